@@ -1,0 +1,219 @@
+"""What a model architecture tells the core, and the model object it builds.
+
+Does not: read files, allocate caches or sample. Importable without torch.
+
+Shape letters: T query tokens of a step, H hidden size, N logit rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import frozen
+
+from vtcore.interfaces.kv_cache_spec import KVCacheSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
+
+    from vtcore.interfaces.step import LayerCache, StepInputs
+
+
+@frozen(kw_only=True)
+class ParamPart:
+    """One component of a parameter, read from one tensor of the checkpoint.
+
+    Args:
+        component: Its name inside the parameter ("q", "gate", ...), unique there.
+        rows: Extent along dimension 0 after `transform`.
+        source: Name in the checkpoint.
+        shard_axis: Dimension that tensor parallelism slices, None for replicated.
+        transform: Applied to the tensor as read (a squeeze, a sign), before slicing and conversion.
+    """
+
+    component: str
+    rows: int
+    source: str
+    shard_axis: int | None = 0
+    transform: Callable[[Any], Any] | None = None
+
+
+@frozen(kw_only=True)
+class ParamRule:
+    """One parameter of the model: its parts are concatenated along dimension 0, in order.
+
+    Args:
+        name: The model's own name, as asked for by `BuildContext.param` and `BuildContext.linear`.
+        shape: Final shape; shape[0] is the sum of the parts' rows.
+        dtype: "model" (the engine's dtype) or "acc" (float64 for float64, else float32).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[ParamPart, ...]
+    dtype: str = "model"
+
+
+@frozen(kw_only=True)
+class ModelDims:
+    """The numbers of a model that the core itself needs."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_position_embeddings: int
+
+
+@frozen(kw_only=True)
+class CacheContext:
+    """What a cache spec may depend on: tokens per block and the engine's dtype name."""
+
+    block_size: int
+    dtype: str
+
+
+class Linear(Protocol):
+    """A matrix product y = x W^T, built by the core from its rule and the stored scheme."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out], in x's dtype."""
+
+
+class Parallel(Protocol):
+    """The model's place among its ranks; the identity at world size 1."""
+
+    @property
+    def rank(self) -> int:
+        """0 <= rank < world."""
+
+    @property
+    def world(self) -> int:
+        """Number of ranks, >= 1."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Sum over ranks."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Concatenation over ranks along the last dimension."""
+
+
+@frozen(kw_only=True)
+class BuildContext:
+    """Everything `ModelArch.build` may use and must not import.
+
+    Args:
+        dtype, acc_dtype: torch dtypes of activations and of accumulation.
+        device: torch device string.
+        ops: Op name -> callable, resolved once by device and override.
+        linear: Rule name -> `Linear`.
+        param: Rule name -> tensor, owned by the core for the engine's life.
+        aux_layers: Layers whose output residual is captured on every forward (0-based; -1, the embedding).
+        max_position: Positions served, in tokens.
+    """
+
+    dtype: dtype
+    acc_dtype: dtype
+    device: str
+    ops: Mapping[str, Callable[..., Any]]
+    linear: Callable[[str], Linear]
+    param: Callable[[str], Tensor]
+    parallel: Parallel
+    aux_layers: tuple[int, ...] = ()
+    max_position: int
+
+
+@frozen
+class ForwardOutput:
+    """Result of one forward.
+
+    Args:
+        hidden: [T, H], after the final norm: the input of the head.
+        aux: [T, n * H], residuals after the captured layers, in the order asked; None without any.
+    """
+
+    hidden: Tensor
+    aux: Tensor | None = None
+
+
+class Model(Protocol):
+    """A built model. All tensors live on the context's device, activations in its dtype."""
+
+    def bind(self, caches: Mapping[str, LayerCache]) -> None:
+        """Take the layers' cache tensors, once, before the first forward."""
+
+    def forward(self, step: StepInputs) -> ForwardOutput:
+        """Run the step's query tokens; writes KV and state as the step says."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[N, H] -> [N, V]."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[T] int64 -> [T, H]."""
+
+
+class ModelArch(ABC):
+    """One checkpoint's architecture as data, made from its config.
+
+    Args:
+        hf_config: The parsed config.json, outer form.
+
+    Raises:
+        CheckpointError: The config lacks a field, or has a value the architecture does not serve.
+    """
+
+    @abstractmethod
+    def __init__(self, hf_config: Mapping[str, Any]) -> None: ...
+
+    @property
+    @abstractmethod
+    def dims(self) -> ModelDims:
+        """The numbers the core needs."""
+
+    @abstractmethod
+    def default_token_budget(self, max_num_seqs: int) -> int:
+        """max_num_batched_tokens when the user gives none, before the core's floor and ceiling."""
+
+    @abstractmethod
+    def cache_specs(self, ctx: CacheContext) -> tuple[KVCacheSpec, ...]:
+        """Groups of equal layers; together they name every layer with a cache exactly once."""
+
+    @abstractmethod
+    def param_rules(self, names: Collection[str]) -> tuple[ParamRule, ...]:
+        """Rules for a checkpoint holding tensors `names`, in the `hf` naming scheme.
+
+        Prefixes and the tied head are decided here, by looking at the names.
+        """
+
+    @abstractmethod
+    def is_skipped(self, name: str) -> bool:
+        """Whether a tensor of the checkpoint is known and deliberately unused."""
+
+    @abstractmethod
+    def ops(self) -> Mapping[str, Mapping[str, str]]:
+        """The arch's own ops: op name -> {device type or "naive": dotted path}."""
+
+    @abstractmethod
+    def build(self, ctx: BuildContext) -> Model:
+        """Construct the model over parameters that the core has loaded."""
+
+    def random_init(self, rule: ParamRule) -> Mapping[str, float | str]:
+        """How `make-checkpoint` and dummy loading draw a parameter: {"kind": ..., "std": ...}.
+
+        Kinds: "normal" (std), "zeros", "ones", "log_uniform" (low, high).
+        """
+        return {"kind": "normal", "std": 0.02}
+
+    def validate_layers(self, layers: Sequence[int]) -> None:
+        """Check aux layer numbers; -1 is the embedding output.
+
+        Raises:
+            ValueError: A number is outside -1..num_layers-1.
+        """
+        for layer in layers:
+            if not -1 <= layer < self.dims.num_layers:
+                raise ValueError(
+                    f"aux layer {layer} is outside -1..{self.dims.num_layers - 1} "
+                    f"(-1 is the embedding output)"
+                )
