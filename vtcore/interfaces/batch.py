@@ -148,6 +148,7 @@ class PrefillRow:
         sample: Whether the last query position yields a token.
         prompt_logprobs: None, or how many most likely ids are reported for each target; -1 is all.
         targets: With prompt_logprobs, the known token after each of the first len(targets) positions.
+        next_id: The known token after the chunk, None when the step samples it.
     """
 
     row: int
@@ -156,6 +157,7 @@ class PrefillRow:
     sample: bool
     prompt_logprobs: int | None = None
     targets: tuple[int, ...] = ()
+    next_id: int | None = None
 
 
 @frozen
@@ -165,6 +167,7 @@ class ScheduledBatch:
     Args:
         num_drafts_in: Drafts verified per uniform row in this step; each takes 1 + num_drafts_in tokens.
         num_drafts_out: Drafts proposed at the end of this step for every sampled row.
+        max_context: Upper bound of computed + query over the uniform rows, in tokens; 0 without any.
         before: Copies in list order.
         uniform: Rows; they come first in the flat token layout, in this order.
     """
@@ -172,6 +175,7 @@ class ScheduledBatch:
     step: int
     num_drafts_in: int
     num_drafts_out: int
+    max_context: int
     deltas: tuple[TableDelta, ...]
     inits: tuple[RowInit, ...]
     before: tuple[CopyOp, ...]
@@ -218,3 +222,24 @@ class RowMasks:
 
     row: int
     masks: tuple[bytes | None, ...]
+
+
+@frozen(kw_only=True)
+class RequestUpdate:
+    """What a commit tells the front end about one request.
+
+    Args:
+        tokens: New output tokens, in order.
+        logprobs: One per new token when asked, else empty.
+        prompt_logprobs: (position, logprobs) of prompt tokens, in order of position; position 0 has none.
+        finish_reason: "stop", "length" or "abort" when this update is the last one.
+        stop_reason: The stop token id that ended it; None for an eos token or another reason.
+    """
+
+    id: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
+    num_cached_tokens: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | None = None

@@ -16,7 +16,8 @@ from attrs import frozen
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec
 
 if TYPE_CHECKING:
-    from torch import Tensor, dtype
+    import torch
+    from torch import Tensor
 
     from vtcore.interfaces.step import LayerCache, StepInputs
 
@@ -31,6 +32,10 @@ class ParamPart:
         source: Name in the checkpoint.
         shard_axis: Dimension that tensor parallelism slices, None for replicated.
         transform: Applied to the tensor as read (a squeeze, a sign), before slicing and conversion.
+        source_shape: Shape in the checkpoint; None means (rows, *shape[1:]) of the rule. Needed where
+            `transform` changes the shape, or where `rows` is less than the source has.
+        source_row: First row of the (transformed) source that belongs to the part; rows
+            [source_row, source_row + rows) are taken.
     """
 
     component: str
@@ -38,6 +43,8 @@ class ParamPart:
     source: str
     shard_axis: int | None = 0
     transform: Callable[[Any], Any] | None = None
+    source_shape: tuple[int, ...] | None = None
+    source_row: int = 0
 
 
 @frozen(kw_only=True)
@@ -113,8 +120,8 @@ class BuildContext:
         max_position: Positions served, in tokens.
     """
 
-    dtype: dtype
-    acc_dtype: dtype
+    dtype: torch.dtype
+    acc_dtype: torch.dtype
     device: str
     ops: Mapping[str, Callable[..., Any]]
     linear: Callable[[str], Linear]
@@ -183,7 +190,8 @@ class ModelArch(ABC):
     def param_rules(self, names: Collection[str]) -> tuple[ParamRule, ...]:
         """Rules for a checkpoint holding tensors `names`, in the `hf` naming scheme.
 
-        Prefixes and the tied head are decided here, by looking at the names.
+        Prefixes and the tied head are decided here, by looking at the names. Without any names: the rules
+        of the released form, the head tied as the config says.
         """
 
     @abstractmethod
@@ -201,9 +209,26 @@ class ModelArch(ABC):
     def random_init(self, rule: ParamRule) -> Mapping[str, float | str]:
         """How `make-checkpoint` and dummy loading draw a parameter: {"kind": ..., "std": ...}.
 
-        Kinds: "normal" (std), "zeros", "ones", "log_uniform" (low, high).
+        Kinds: "normal" (std, mean 0), "zeros", "ones", "log_uniform" (the natural logarithm of a uniform
+        draw from [low, high], 0 < low < high). The head, or a tied embedding, is drawn so that logits have
+        a standard deviation of about 6: std = 6 / sqrt(H) behind a norm of unit rms.
         """
         return {"kind": "normal", "std": 0.02}
+
+    @classmethod
+    def checkpoint_config(cls, size: str, vocab_size: int) -> Mapping[str, Any]:
+        """config.json, outer form, of a random-weight checkpoint for tests, demos and benchmarks.
+
+        Args:
+            size: "tiny" (about 1M parameters), "small" (about 30M) or "bench" (about 120M), as far as the
+                architecture offers them.
+            vocab_size: Rows of the embedding, already padded. Token ids (eos and the like) are left out;
+                the core adds them.
+
+        Raises:
+            ValueError: The architecture has no such size; the message names those it has.
+        """
+        raise ValueError(f"{cls.__name__} offers no random-weight checkpoint (asked for size {size!r})")
 
     def validate_layers(self, layers: Sequence[int]) -> None:
         """Check aux layer numbers; -1 is the embedding output.

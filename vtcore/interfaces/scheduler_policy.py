@@ -5,11 +5,10 @@ Does not: allocate, see tensors or start requests; the core keeps the heap, the 
 
 from __future__ import annotations
 
-from abc import ABC
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
-from attrs import field, frozen
+from attrs import frozen
 
 
 @frozen
@@ -21,7 +20,6 @@ class WaitingView:
     age_s: float
     priority: int
     tenant: str
-    policy_args: Any
     num_prompt_tokens: int
     max_tokens: int
     num_preemptions: int
@@ -38,7 +36,6 @@ class RunningView:
     age_s: float
     priority: int
     tenant: str
-    policy_args: Any
     num_prompt_tokens: int
     max_tokens: int
     num_preemptions: int
@@ -93,29 +90,16 @@ class Finished:
 Event = Arrived | Scheduled | Preempted | Finished
 
 
-@frozen
-class NoOptions:
-    """Option schema of a policy (or of its per-request arguments) that takes none."""
-
-
-class SchedulerPolicy(ABC):
+class SchedulerPolicy:
     """Subclass, override what differs from first come, first served, and register the class.
 
-    Args:
-        options: An instance of `options_cls`.
+    Made without arguments, once per engine.
     """
 
     window: ClassVar[int] = 128
     """How many waiting requests `order` sees at most, 1 to 1024."""
     static: ClassVar[bool] = True
     """True: `order` is the identity and is not called."""
-    options_cls: ClassVar[type] = NoOptions
-    """attrs class of the policy's options."""
-    request_args_cls: ClassVar[type] = NoOptions
-    """attrs class of a request's `policy_args`."""
-
-    def __init__(self, options: Any = None) -> None:
-        self.options = options
 
     def key(self, view: WaitingView) -> tuple[int | float | str, ...]:
         """Sort key, asked once at arrival; smaller goes first. The core appends (arrival, id)."""
@@ -131,12 +115,3 @@ class SchedulerPolicy(ABC):
 
     def on_events(self, events: Sequence[Event]) -> None:
         """Called once per step with what happened since, for accounting."""
-
-
-@frozen
-class PolicyRequestArgs:
-    """The fields of a request that only policies read."""
-
-    priority: int = 0
-    tenant: str = ""
-    policy_args: Mapping[str, Any] = field(factory=dict)

@@ -1,4 +1,6 @@
-"""Device tensors of one step, as the runner offers them to a model. Needs torch only when used.
+"""Device tensors of one step, as the runner offers them to a model.
+
+Does not: import torch, or hold anything that outlives the step but the caches.
 
 Token layout: U uniform rows of Q = 1 + num_drafts_in query tokens each, then the prefill rows one after
 another. So token t < U * Q belongs to uniform row t // Q, query index t % Q.

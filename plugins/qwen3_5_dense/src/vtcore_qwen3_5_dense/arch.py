@@ -1,0 +1,137 @@
+"""The Qwen3.5 dense architecture as the core sees it.
+
+Does not: read files or allocate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from vtcore.errors import EngineError
+from vtcore.interfaces.kv_cache_spec import KVCacheSpec
+from vtcore.interfaces.model_arch import BuildContext, CacheContext, Model, ModelArch, ModelDims, ParamRule
+from vtcore.kv_cache.specs import FullAttentionSpec, RecurrentStateSpec
+from vtcore_qwen3_5_dense.config import FULL, LINEAR, Qwen35Config, parse_config
+from vtcore_qwen3_5_dense.sizes import checkpoint_config
+from vtcore_qwen3_5_dense.weights import HEAD, build_rules, is_skipped
+
+OPS: Mapping[str, Mapping[str, str]] = {
+    "causal_conv1d": {"naive": "vtcore_qwen3_5_dense.ops.causal_conv1d.naive:causal_conv1d"},
+    "gated_delta_rule": {"naive": "vtcore_qwen3_5_dense.ops.gated_delta_rule.naive:gated_delta_rule"},
+    "gated_norm": {"naive": "vtcore_qwen3_5_dense.ops.gated_norm.naive:gated_norm"},
+}
+"""The ops of gated DeltaNet layers."""
+
+LOGIT_STD = 6.0
+"""Standard deviation of the logits of random-weight checkpoints."""
+
+
+def hybrid_cache_specs(config: Qwen35Config, ctx: CacheContext) -> tuple[KVCacheSpec, ...]:
+    """Paged keys and values of the attention layers, state slots of the linear layers."""
+    names = {
+        kind: tuple(f"layers.{i}" for i, layer in enumerate(config.layer_types) if layer == kind)
+        for kind in (FULL, LINEAR)
+    }
+    state_shape = (config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim)
+    state_dtype = "float64" if ctx.dtype == "float64" else "float32"
+    specs: list[KVCacheSpec] = []
+    if names[FULL]:
+        specs.append(
+            FullAttentionSpec(
+                layers=names[FULL],
+                block_size=ctx.block_size,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                dtype=ctx.dtype,
+            )
+        )
+    if names[LINEAR]:
+        specs.append(
+            RecurrentStateSpec(
+                layers=names[LINEAR],
+                block_size=ctx.block_size,
+                state=(
+                    ("conv", (config.conv_kernel - 1, config.conv_channels), ctx.dtype),
+                    ("state", state_shape, state_dtype),
+                ),
+            )
+        )
+    return tuple(specs)
+
+
+class Qwen35DenseArch(ModelArch):
+    """Qwen3.5 and Qwen3.6 dense text models; vision and MTP tensors of a checkpoint are skipped."""
+
+    def __init__(self, hf_config: Mapping[str, Any]) -> None:
+        self.config = parse_config(hf_config)
+        self._tied = self.config.tied is True
+
+    @property
+    def dims(self) -> ModelDims:
+        """The numbers the core needs."""
+        return ModelDims(
+            vocab_size=self.config.vocab_size,
+            hidden_size=self.config.hidden_size,
+            num_layers=self.config.num_layers,
+            max_position_embeddings=self.config.max_position_embeddings,
+        )
+
+    def default_token_budget(self, max_num_seqs: int) -> int:
+        """2048 tokens per step, whatever the number of sequences."""
+        return 2048
+
+    def cache_specs(self, ctx: CacheContext) -> tuple[KVCacheSpec, ...]:
+        """One group per kind of layer the config has."""
+        return hybrid_cache_specs(self.config, ctx)
+
+    def param_rules(self, names: Collection[str]) -> tuple[ParamRule, ...]:
+        """Rules of the hf scheme; without names those of the released form."""
+        rules = build_rules(self.config, names)
+        self._tied = all(rule.name != "lm_head" for rule in rules)
+        return rules
+
+    def is_skipped(self, name: str) -> bool:
+        """Vision, MTP and stored rotary frequencies; also a stored copy of a tied head."""
+        return is_skipped(name) or (name == HEAD and self.config.tied is True)
+
+    def ops(self) -> Mapping[str, Mapping[str, str]]:
+        """The ops of gated DeltaNet layers."""
+        return OPS
+
+    def build(self, ctx: BuildContext) -> Model:
+        """Construct the model over parameters that the core has loaded.
+
+        Raises:
+            EngineError: The context spans several ranks.
+        """
+        # Here, because make-checkpoint and `vtcore check` use an arch without building a model.
+        from vtcore_qwen3_5_dense.model import Qwen35Model, SwiGLU
+
+        if ctx.parallel.world != 1:
+            raise EngineError(f"qwen3_5_dense runs on one rank, but the context has {ctx.parallel.world}")
+        head = "embed_tokens" if self._tied else "lm_head"
+        return Qwen35Model(self.config, ctx, lambda name: SwiGLU(ctx, name), head)
+
+    def random_init(self, rule: ParamRule) -> Mapping[str, float | str]:
+        """Unit-gain projections, norms at identity, decays as the released models start them.
+
+        Source: transformers, Qwen3_5PreTrainedModel._init_weights, for A_log, dt_bias and the norms.
+        """
+        kind = rule.name.rsplit(".", 1)[-1]
+        if rule.name == "lm_head" or (rule.name == "embed_tokens" and self._tied):
+            return {"kind": "normal", "std": LOGIT_STD * self.config.hidden_size**-0.5}
+        if rule.name == "embed_tokens":
+            return {"kind": "normal", "std": 1.0}
+        if kind == "A_log":
+            return {"kind": "log_uniform", "low": 0.01, "high": 16.0}
+        if kind == "dt_bias" or rule.name.endswith("gdn.norm"):
+            return {"kind": "ones"}
+        if len(rule.shape) == 1:
+            return {"kind": "zeros"}
+        return {"kind": "normal", "std": rule.shape[1] ** -0.5}
+
+    @classmethod
+    def checkpoint_config(cls, size: str, vocab_size: int) -> Mapping[str, Any]:
+        """config.json of a random-weight checkpoint: "tiny", "small" or "bench"."""
+        return checkpoint_config(size, vocab_size)

@@ -1,0 +1,124 @@
+"""Options: strict types, all problems at once, paths, guesses, JSON there and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import field, fields, frozen
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vtcore.config.options import DEVICES, DTYPES, UserOptions
+from vtcore.config.structure import options_from_json, options_to_json, structure, structure_options
+from vtcore.errors import ConfigError
+
+
+def problems_of(data: Any) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        structure_options(data)
+    return caught.value.problems
+
+
+def test_nothing_asked_is_none_everywhere() -> None:
+    options = structure_options({})
+    assert all(getattr(options, option.name) is None for option in fields(UserOptions))
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"max_num_seqs": True}, "$.max_num_seqs: True is not an integer"),
+        ({"max_num_seqs": "8"}, "$.max_num_seqs: '8' is not an integer"),
+        ({"max_num_seqs": 8.0}, "$.max_num_seqs: 8.0 is not an integer"),
+        ({"enable_prefix_caching": 1}, "$.enable_prefix_caching: 1 is not true or false"),
+        ({"enable_prefix_caching": "false"}, "$.enable_prefix_caching: 'false' is not true or false"),
+        ({"dtype": 32}, "$.dtype: 32 is not a text"),
+        ({"plugin_files": "one.py"}, "$.plugin_files: 'one.py' is not a list of texts"),
+        ({"plugin_owners": {"arch:a": 1}}, "$.plugin_owners: {'arch:a': 1} is not a mapping of texts"),
+        ({"plugin_owners": ["arch:a"]}, "$.plugin_owners: ['arch:a'] is not a mapping of texts"),
+        ({"block_size": 0}, "$.block_size: 0 is below 1; raise it, or leave it out for the default"),
+        ({"seed": -1}, "$.seed: -1 is below 0; raise it, or leave it out for the default"),
+        ({"seed": 2**63}, "$.seed: 9223372036854775808 is above 9223372036854775807; lower it"),
+        ({"scheduling_policy": ""}, "$.scheduling_policy: the text is empty; leave the option out instead"),
+        ({"max_num_sequences": 8}, "$.max_num_sequences: no such option; did you mean 'max_num_seqs'?"),
+        ({"dtype": "flaot32"}, "$.dtype: 'flaot32' is not served; did you mean 'float32'?"),
+    ],
+)
+def test_a_bad_option_is_one_sentence_with_its_path(data: dict[str, Any], problem: str) -> None:
+    assert problems_of(data) == (problem,)
+
+
+def test_another_device_is_refused_with_the_reason() -> None:
+    [problem] = problems_of({"device": "cuda"})
+    assert problem.startswith("$.device: 'cuda' is not served (this version computes on the cpu)")
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    data = {"modle": "x", 3: 4, "max_num_seqs": "8", "num_blocks": 0, "dtype": "fp8", "seed": 1}
+    paths = [problem.split(":")[0] for problem in problems_of(data)]
+    assert sorted(paths) == ["$.3", "$.dtype", "$.max_num_seqs", "$.modle", "$.num_blocks"]
+
+
+def test_options_that_are_no_mapping_are_refused() -> None:
+    assert problems_of([1]) == ("$: [1] is not a mapping of options",)
+
+
+@frozen
+class Inner:
+    size: int
+    share: float = 0.5
+
+
+@frozen
+class Outer:
+    inner: Inner
+    many: tuple[Inner, ...] = field(default=())
+
+
+def test_a_nested_problem_has_its_whole_path() -> None:
+    with pytest.raises(ConfigError) as caught:
+        structure({"inner": {"sise": 3}, "many": [{"size": 1}, {"size": "2", "share": 1}]}, Outer)
+    assert sorted(caught.value.problems) == [
+        "$.inner.sise: no such option; did you mean 'size'?",
+        "$.inner.size: missing; it has no default",
+        "$.many[1].size: '2' is not an integer",
+    ]
+    assert structure({"inner": {"size": 1, "share": 1}}, Outer).inner.share == 1.0
+
+
+texts = st.text(min_size=1, max_size=8)
+counts = st.integers(min_value=1, max_value=2**40)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "model": texts,
+    "dtype": st.sampled_from(DTYPES),
+    "device": st.sampled_from(DEVICES),
+    "block_size": counts,
+    "num_blocks": counts,
+    "max_model_len": counts,
+    "max_num_seqs": counts,
+    "max_num_batched_tokens": counts,
+    "enable_prefix_caching": st.booleans(),
+    "scheduling_policy": texts,
+    "seed": st.integers(min_value=0, max_value=2**63 - 1),
+    "skip_tokenizer_init": st.booleans(),
+    "plugin_files": st.lists(texts, max_size=3),
+    "plugin_owners": st.dictionaries(texts, texts, max_size=3),
+}
+
+
+def test_the_round_trip_below_covers_every_option() -> None:
+    assert set(VALUES) == {option.name for option in fields(UserOptions)}
+
+
+@given(st.fixed_dictionaries({}, optional=VALUES))
+def test_options_survive_json(data: dict[str, Any]) -> None:
+    options = structure_options(data)
+    text = options_to_json(options)
+    assert options_from_json(text) == options
+    assert options_to_json(options_from_json(text)) == text
+
+
+def test_text_that_is_no_json_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"^\$: not JSON"):
+        options_from_json("{")

@@ -1,0 +1,181 @@
+"""Each mistake that a step engine is known to make is planted, and the random schedules must notice it.
+
+Source: the list is that of the step's prototype; docs/architecture.md, The step, has the rules they break.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from random import Random
+from typing import Any
+
+import pytest
+
+import vtcore.engine.core
+import vtcore.scheduling.commit
+import vtcore.scheduling.scheduler
+import vtcore.scheduling.uniform_rows
+from vtcore.engine.core import EngineCore
+from vtcore.execution.model_runner import ModelRunner
+from vtcore.execution.step_builder import StepBuilder
+from vtcore.execution.tables import DeviceTables
+from vtcore.kv_cache.request_memory import RequestMemory
+from vtcore.scheduling.scheduler import Scheduler
+from vtcore.testing.draw_case import draw_case
+from vtcore.testing.schedules import run_schedule, toy_registry
+from vtcore.testing.toy_drafters import ShiftedDrafter
+
+REGISTRY = toy_registry()
+TRIES = 400
+
+# name: (owner, function, right, wrong)
+MISTAKES: dict[str, tuple[Any, str, str, str]] = {
+    "results_routed_by_row_without_epoch": (
+        vtcore.scheduling.commit,
+        "commit",
+        "if not alive[index]:",
+        "request = rows.owner[frame_rows[index]]\n        if request is None:",
+    ),
+    "admission_keeps_the_state_column": (DeviceTables, "_init_row", "self.cur_slot[row] = 0", "pass"),
+    "hit_without_history_upload": (
+        DeviceTables,
+        "_init_row",
+        "self.history[row, : len(init.tokens)] = tokens",
+        "self.history[row, init.computed : len(init.tokens)] = tokens[init.computed :]",
+    ),
+    "no_clamp_at_the_limit": (
+        StepBuilder,
+        "build",
+        "tables.limit.index_select(0, rows_U) - 1 - computed_U",
+        "tables.limit.index_select(0, rows_U) + 99",
+    ),
+    "a_step_without_drafts_leaves_the_state_column": (
+        ModelRunner,
+        "_commit",
+        "if tables.drafts.shape[1]:",
+        "if tables.drafts.shape[1] and (batch.num_drafts_in or not uniform):",
+    ),
+    "a_missing_draft_is_embedded_as_a_token": (
+        StepBuilder,
+        "build",
+        "lens_U = 1 + legal_UK.long().cumprod(1).sum(1)",
+        "lens_U = torch.full_like(rows_U, query); drafts_UK = drafts_UK.where(legal_UK, 0)",
+    ),
+    "blocks_for_the_committed_length": (
+        vtcore.scheduling.uniform_rows,
+        "take_uniform",
+        "np.minimum(rows.bound[chosen] + query + scheduler.memory.lookahead, last[ready])",
+        "np.array([_owner(scheduler, int(r)).computed + 1 for r in chosen])",
+    ),
+    "window_freed_by_the_upper_bound": (
+        RequestMemory,
+        "drop_behind",
+        "spec.needed(request.computed).start",
+        "spec.needed(request.computed + 4).start",
+    ),
+    "a_hit_of_all_tokens": (
+        RequestMemory,
+        "find_hit",
+        "(len(request.tokens) - 1) // self.block_size",
+        "len(request.tokens) // self.block_size",
+    ),
+    "blocks_published_before_they_are_computed": (
+        RequestMemory,
+        "publish",
+        "min(request.computed, len(request.tokens))",
+        "len(request.tokens)",
+    ),
+    "an_accepted_run_is_not_cut_at_the_stop": (
+        vtcore.scheduling.commit,
+        "_append",
+        'return "stop", token',
+        "stop = token",
+    ),
+    "a_mask_is_made_before_the_commit_it_needs": (
+        EngineCore,
+        "_must_wait",
+        "if not self._masks or len(self.frames) < 2:",
+        "if True:",
+    ),
+    "one_mask_for_all_query_rows": (
+        EngineCore,
+        "_row_masks",
+        "own.append(source.mask(tokens))",
+        "own.append(own[0])",
+    ),
+    "masks_shifted_by_one_row": (
+        ModelRunner,
+        "_flat_masks",
+        "own[position]",
+        "own[max(position - 1, 0)]",
+    ),
+    "a_victim_that_is_already_in_the_batch": (
+        vtcore.scheduling.uniform_rows,
+        "_later",
+        "rest = decoding[decoding.index(request) + 1 :]",
+        "rest = [r for r in decoding if r is not request][:1]",
+    ),
+    "no_zeroing_of_a_new_state": (ModelRunner, "_copy", "tensor[op.dst].zero_()", "pass"),
+    "a_drafter_without_its_carry": (
+        ShiftedDrafter,
+        "ingest",
+        "self._carry[row] = int(view.hidden_TH[offset + step, 0])",
+        "self._carry[row] = int(view.hidden_TH[offset + step, 0]) if step else 0",
+    ),
+    "draft_kv_one_position_early": (
+        ShiftedDrafter,
+        "ingest",
+        "self._write(row, start + step, ",
+        "self._write(row, max(start + step - 1, 0), ",
+    ),
+    "more_drafts_than_the_budget": (
+        Scheduler,
+        "_begin",
+        "most = min(self._last_k_out, budget.left - 1)",
+        "most = self._last_k_out",
+    ),
+    "sampling_a_chunk_that_does_not_end_the_prompt": (
+        Scheduler,
+        "_prefill_chunk",
+        "sample = end == known",
+        "sample = True",
+    ),
+    "draft_rows_do_not_see_the_drafts_before_them": (
+        ModelRunner,
+        "_place_drafts",
+        "if not batch.num_drafts_in or",
+        "if True or",
+    ),
+}
+IMPORTED_BY = {"commit": vtcore.engine.core, "take_uniform": vtcore.scheduling.scheduler}
+"""Modules that hold a planted function by name."""
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, right: str, wrong: str) -> None:
+    """Recompile a function with one line changed."""
+    function = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(right) >= 1, f"{name} no longer reads {right!r}"
+    module = inspect.getmodule(function)
+    assert module is not None
+    scope = dict(vars(module))
+    exec(compile(source.replace(right, wrong), f"planted {name}", "exec"), scope)
+    for holder in {owner, IMPORTED_BY.get(name, owner)}:
+        monkeypatch.setattr(holder, name, scope[name])
+
+
+def first_failure(tries: int = TRIES) -> int | None:
+    for seed in range(tries):
+        try:
+            run_schedule(draw_case(Random(seed).choice), REGISTRY)
+        except Exception:
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, function, right, wrong = MISTAKES[name]
+    plant(monkeypatch, owner, function, right, wrong)
+    assert first_failure() is not None, f"{name} went unnoticed in {TRIES} schedules"

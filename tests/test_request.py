@@ -1,0 +1,213 @@
+"""Bad parameters and prompts are refused with all their problems; good ones keep vLLM's defaults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from attrs import fields
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vtcore.errors import RequestError
+from vtcore.interfaces.batch import RowParams
+from vtcore.request import (
+    MAX_N,
+    SamplingParams,
+    check_prompt,
+    child_seed,
+    parse_prompt,
+    resolve_row_params,
+)
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_defaults_are_vllms() -> None:
+    params = SamplingParams()
+    assert (params.n, params.temperature, params.top_p, params.top_k, params.min_p) == (1, 1.0, 1.0, 0, 0.0)
+    assert (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) == (1.0, 0.0, 0.0)
+    assert (params.seed, params.max_tokens, params.min_tokens) == (None, 16, 0)
+    assert (params.stop, params.stop_token_ids, params.bad_words) == ((), (), ())
+    assert (params.logprobs, params.prompt_logprobs, params.logit_bias) == (None, None, None)
+    assert params.allowed_token_ids is None
+    assert params.ignore_eos is False
+    assert (params.include_stop_str_in_output, params.skip_special_tokens, params.detokenize) == (
+        False,
+        True,
+        True,
+    )
+
+
+def test_lists_none_and_string_keys_are_normalised() -> None:
+    bias: dict[Any, float] = {"7": 1, 8: -2.5}
+    params = SamplingParams(
+        stop="end", stop_token_ids=[1, 2], bad_words=None, logit_bias=bias, allowed_token_ids=[3]
+    )
+    assert (params.stop, params.stop_token_ids, params.bad_words) == (("end",), (1, 2), ())
+    assert params.logit_bias == {7: 1, 8: -2.5}
+    assert params.allowed_token_ids == (3,)
+    assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
+    assert hash(params) == hash(params)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 0), ("n", MAX_N + 1), ("n", True), ("n", 1.0), ("n", "1"), ("n", None),
+        ("temperature", -0.1), ("temperature", NAN), ("temperature", INF), ("temperature", "0"),
+        ("temperature", True), ("temperature", None), ("temperature", 10**400),
+        ("top_p", 0.0), ("top_p", 1.01), ("top_p", NAN), ("top_k", -2), ("top_k", 1.5), ("top_k", False),
+        ("min_p", -0.01), ("min_p", 1.01), ("min_p", NAN),
+        ("repetition_penalty", 0.0), ("repetition_penalty", -1.0), ("repetition_penalty", INF),
+        ("presence_penalty", 2.1), ("presence_penalty", NAN), ("frequency_penalty", -2.1),
+        ("seed", -1), ("seed", 2**63), ("seed", 1.0), ("seed", True),
+        ("max_tokens", 0), ("max_tokens", None), ("max_tokens", 2.0), ("min_tokens", -1), ("min_tokens", 17),
+        ("stop", ""), ("stop", ["a", ""]), ("stop", [1]), ("stop", 5), ("stop", ["x"] * 257),
+        ("stop_token_ids", [-1]), ("stop_token_ids", [True]), ("stop_token_ids", [1.0]),
+        ("stop_token_ids", "1"), ("stop_token_ids", [1] * 257),
+        ("bad_words", [""]), ("bad_words", 3), ("ignore_eos", 1), ("ignore_eos", None), ("detokenize", "no"),
+        ("skip_special_tokens", 0), ("include_stop_str_in_output", None),
+        ("logprobs", 21), ("logprobs", -2), ("logprobs", True), ("prompt_logprobs", 21),
+        ("prompt_logprobs", 1.0), ("logit_bias", {1: 100.5}), ("logit_bias", {1: NAN}), ("logit_bias", [1]),
+        ("logit_bias", {"x": 1.0}), ("logit_bias", {-1: 1.0}), ("logit_bias", {True: 1.0}),
+        ("logit_bias", {"²": 1.0}), ("logit_bias", dict.fromkeys(range(1025), 0.0)),
+        ("allowed_token_ids", []), ("allowed_token_ids", [-3]), ("allowed_token_ids", {1}),
+    ],
+)  # fmt: skip
+def test_an_illegal_value_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(**{name: value})
+    assert name in str(caught.value)
+    assert ";" not in str(caught.value).split(name)[0]
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", MAX_N), ("temperature", 0), ("temperature", 1e-9), ("top_p", 1), ("top_p", 1e-9), ("top_k", -1),
+        ("min_p", 1.0), ("repetition_penalty", 1e-3), ("presence_penalty", -2), ("seed", 0),
+        ("seed", 2**63 - 1), ("min_tokens", 16), ("logprobs", -1), ("logprobs", 0), ("logprobs", 20),
+        ("logit_bias", {}), ("logit_bias", {0: -100}), ("allowed_token_ids", [0]), ("stop", []),
+    ],
+)  # fmt: skip
+def test_the_ends_of_each_range_are_legal(name: str, value: Any) -> None:
+    assert getattr(SamplingParams(**{name: value}), name) in (
+        value,
+        tuple(value) if value == [0] or value == [] else value,
+    )
+
+
+def test_all_problems_are_named_at_once() -> None:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(n=0, temperature=NAN, top_p=2.0, stop=[""], max_tokens=0, detokenize=7)  # type: ignore[arg-type]
+    for name in ("n=0", "temperature=nan", "top_p=2.0", "stop[0]=''", "max_tokens=0", "detokenize=7"):
+        assert name in str(caught.value)
+
+
+def test_a_message_has_option_value_range_and_remedy() -> None:
+    with pytest.raises(RequestError, match=r"^top_p=0\.0 is not a finite number, > 0 and <= 1 \(1 keeps all"):
+        SamplingParams(top_p=0.0)
+    with pytest.raises(RequestError, match=r"^min_tokens=20 is above max_tokens=16; raise max_tokens$"):
+        SamplingParams(min_tokens=20)
+
+
+def test_stop_strings_without_text_are_refused() -> None:
+    with pytest.raises(RequestError, match="detokenize=False"):
+        SamplingParams(stop="x", detokenize=False)
+    assert SamplingParams(detokenize=False).stop == ()
+
+
+@given(st.dictionaries(st.sampled_from([a.name for a in fields(SamplingParams)]), st.none() | st.booleans()
+       | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.integers() | st.text(max_size=2))
+       | st.dictionaries(st.integers() | st.text(max_size=2), st.floats())))  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_any_value_is_served_or_refused_with_a_typed_error(options: dict[str, Any]) -> None:
+    try:
+        params = SamplingParams.from_dict(options)
+    except RequestError:
+        return
+    resolve_row_params(params, 1, params.stop_token_ids, ())
+
+
+def test_an_unknown_key_is_refused_with_the_closest_name() -> None:
+    with pytest.raises(
+        RequestError, match="'temprature' is not a sampling parameter; did you mean 'temperature'"
+    ):
+        SamplingParams.from_dict({"temprature": 0.5, "n": 2})
+    with pytest.raises(RequestError, match=r"'zzz'.*known are n, temperature.*'qqqq'"):
+        SamplingParams.from_dict({"zzz": 0.5, "qqqq": 1})
+    assert SamplingParams.from_dict({"temperature": 0.5}) == SamplingParams(temperature=0.5)
+
+
+def test_row_params_have_nothing_left_to_default() -> None:
+    params = SamplingParams(
+        temperature=1, top_k=-1, logit_bias={"3": 2}, allowed_token_ids=[1, 3], min_tokens=2, logprobs=4,
+        presence_penalty=1, frequency_penalty=-1, repetition_penalty=2, min_p=0.25, top_p=0.5,
+    )  # fmt: skip
+    row = resolve_row_params(params, 77, [5, 6, 5], [[1, 2], (3,)])
+    assert row == RowParams(
+        temperature=1.0, top_k=0, top_p=0.5, min_p=0.25, repetition_penalty=2.0, presence_penalty=1.0,
+        frequency_penalty=-1.0, seed=77, logit_bias=((3, 2.0),), allowed_token_ids=(1, 3),
+        bad_words=((1, 2), (3,)), min_tokens=2, stop_ids=(5, 6), logprobs=4,
+    )  # fmt: skip
+    assert isinstance(row.temperature, float)
+    assert isinstance(row.logit_bias[0][1], float)
+
+
+def test_child_zero_keeps_the_seed() -> None:
+    assert child_seed(5, 0) == 5
+    assert child_seed(5, 1) != child_seed(5, 2)
+
+
+def test_a_prompt_that_leaves_room_for_one_token_is_served() -> None:
+    check_prompt([0, 9, 3], SamplingParams(stop_token_ids=[9]), vocab_size=10, max_model_len=4)
+
+
+@pytest.mark.parametrize(
+    ("ids", "match"),
+    [
+        ([], "the prompt is empty"),
+        ([1, 2, 3, 4], r"4 tokens, but max_model_len=4 leaves room for 3 and one output token"),
+        ([1, -1], r"prompt_token_ids\[1\]=-1 is not a token id of the model, an integer, 0 to 9"),
+        ([1, 2, 10], r"prompt_token_ids\[2\]=10"),
+        ([1, "2"], r"prompt_token_ids\[1\]='2'"),
+        ([True], r"prompt_token_ids\[0\]=True"),
+        ([1.0], r"prompt_token_ids\[0\]=1\.0"),
+    ],
+)
+def test_a_bad_prompt_is_refused(ids: list[Any], match: str) -> None:
+    with pytest.raises(RequestError, match=match):
+        check_prompt(ids, SamplingParams(), vocab_size=10, max_model_len=4)
+
+
+def test_parameters_naming_ids_outside_the_vocabulary_are_refused_together() -> None:
+    params = SamplingParams(stop_token_ids=[10], logit_bias={3: 1.0, 11: 1.0}, allowed_token_ids=[12])
+    with pytest.raises(
+        RequestError, match=r"stop_token_ids\[0\]=10.*logit_bias\[1\]=11.*allowed_token_ids\[0\]=12"
+    ):
+        check_prompt([1], params, vocab_size=10, max_model_len=4)
+
+
+def test_the_three_forms_of_a_prompt_are_served() -> None:
+    assert parse_prompt("hello") == ("hello", None)
+    assert parse_prompt({"prompt": "hello"}) == ("hello", None)
+    assert parse_prompt({"prompt_token_ids": [1, 2]}) == (None, [1, 2])
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [None, 5, [1, 2], b"x", {}, {"prompt": 5}, {"prompt_token_ids": "12"}, {"promt": "x"},
+     {"prompt": "x", "prompt_token_ids": [1]}, {"prompt": "x", 3: 4}],
+)  # fmt: skip
+def test_any_other_form_is_refused_with_the_legal_ones(prompt: Any) -> None:
+    with pytest.raises(RequestError, match=r'a prompt is a string, \{"prompt": "text"\} or'):
+        parse_prompt(prompt)
+
+
+def test_requests_need_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import vtcore.request, vtcore.outputs"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,232 @@
+"""Turns an architecture's parameter rules and a checkpoint's tensors into the model's parameters.
+
+Does not: open files, know a model or keep a copy: each final tensor is allocated once, filled part by part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
+
+import torch
+from attrs import define, field
+
+from vtcore.checkpoint.format import CheckpointFormat, StoredInfo
+from vtcore.errors import (
+    MissingTensorError,
+    PluginError,
+    TensorShapeError,
+    UnknownTensorError,
+    UnsupportedFeatureError,
+)
+from vtcore.interfaces.model_arch import ModelArch, ParamPart, ParamRule
+from vtcore.layers.dtypes import acc_dtype
+
+_PLAIN_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+_NAMES_SHOWN = 5
+
+
+@define
+class LoadedParameters:
+    """The parameters of one model, owned by the core for the engine's life.
+
+    Args:
+        tensors: Rule name -> tensor, contiguous, in its final dtype, on the device.
+        num_bytes: Their sum.
+        skipped: Tensors of the checkpoint that the architecture deliberately does not use, sorted.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    num_bytes: int
+    skipped: tuple[str, ...]
+    _asked: set[str] = field(factory=set, init=False)
+
+    def param(self, name: str) -> torch.Tensor:
+        """The parameter of a rule; counts as used.
+
+        Raises:
+            PluginError: The architecture asks for a parameter that it has no rule for.
+        """
+        if name not in self.tensors:
+            raise PluginError(f"the architecture asks for parameter {name}, for which it has no rule")
+        self._asked.add(name)
+        return self.tensors[name]
+
+    def check_all_used(self) -> None:
+        """After building the model: every rule must have been asked for.
+
+        Raises:
+            PluginError: A rule was loaded for nothing.
+        """
+        unused = sorted(set(self.tensors) - self._asked)
+        if unused:
+            raise PluginError(f"the model was built without {len(unused)} of its rules: {_some(unused)}")
+
+
+def load_parameters(
+    arch: ModelArch,
+    fmt: CheckpointFormat,
+    dtype: torch.dtype,
+    device: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> LoadedParameters:
+    """Read, slice, fuse, convert and count every parameter; names, shapes and dtypes are checked first.
+
+    Args:
+        arch: Gives the rules and the skip list.
+        fmt: The opened checkpoint.
+        dtype: Of rules marked "model"; rules marked "acc" get `acc_dtype(dtype)`.
+        device: torch device string.
+        progress: Called after each parameter with (bytes done, bytes in all).
+
+    Raises:
+        MissingTensorError: The checkpoint lacks tensors of the rules.
+        UnknownTensorError: It has tensors that no rule reads and no skip rule names.
+        TensorShapeError: A tensor's shape differs from the rule's.
+        UnsupportedFeatureError: A tensor is not stored as a plain floating type.
+        PluginError: The rules contradict themselves.
+    """
+    stored = fmt.names()
+    rules = arch.param_rules(stored.keys())
+    _check_rules(rules)
+    skipped = _check_names(arch, rules, stored)
+    for rule in rules:
+        for part in rule.parts:
+            _check_stored(rule, part, stored[part.source])
+    total = sum(_rule_bytes(rule, dtype) for rule in rules)
+    tensors: dict[str, torch.Tensor] = {}
+    done = 0
+    for rule in rules:
+        tensors[rule.name] = _load_rule(rule, fmt, dtype, device)
+        done += _rule_bytes(rule, dtype)
+        if progress is not None:
+            progress(done, total)
+    return LoadedParameters(tensors, total, skipped)
+
+
+def estimate_parameter_bytes(arch: ModelArch, names: Collection[str], dtype: torch.dtype) -> int:
+    """Bytes that `load_parameters` will allocate for a checkpoint holding `names`; reads nothing.
+
+    Args:
+        names: Tensor names; empty means the released form.
+
+    Raises:
+        PluginError: The rules contradict themselves.
+    """
+    rules = arch.param_rules(names)
+    _check_rules(rules)
+    return sum(_rule_bytes(rule, dtype) for rule in rules)
+
+
+def source_shape(rule: ParamRule, part: ParamPart) -> tuple[int, ...]:
+    """Shape that a part has in the checkpoint."""
+    return part.source_shape if part.source_shape is not None else (part.rows, *rule.shape[1:])
+
+
+def _rule_dtype(rule: ParamRule, dtype: torch.dtype) -> torch.dtype:
+    return acc_dtype(dtype) if rule.dtype == "acc" else dtype
+
+
+def _rule_bytes(rule: ParamRule, dtype: torch.dtype) -> int:
+    return prod(rule.shape) * _rule_dtype(rule, dtype).itemsize
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _check_rules(rules: Sequence[ParamRule]) -> None:
+    seen: set[str] = set()
+    for rule in rules:
+        if rule.name in seen:
+            raise PluginError(f"the architecture has two rules for parameter {rule.name}")
+        seen.add(rule.name)
+        if rule.dtype not in ("model", "acc"):
+            raise PluginError(f'rule {rule.name}: dtype must be "model" or "acc", found {rule.dtype!r}')
+        rows = sum(part.rows for part in rule.parts)
+        if not rule.shape or rows != rule.shape[0]:
+            raise PluginError(
+                f"rule {rule.name}: its parts have {rows} rows, its shape is {list(rule.shape)}"
+            )
+        if len({part.component for part in rule.parts}) != len(rule.parts):
+            raise PluginError(f"rule {rule.name}: two parts have the same component name")
+        for part in rule.parts:
+            _check_part(rule, part)
+
+
+def _check_part(rule: ParamRule, part: ParamPart) -> None:
+    if part.rows < 1 or part.source_row < 0:
+        raise PluginError(f"rule {rule.name}: component {part.component} has no rows")
+    shape = source_shape(rule, part)
+    # What a transform makes of the shape is known only once it has run.
+    if part.transform is None and (
+        len(shape) != len(rule.shape) or shape[1:] != rule.shape[1:] or part.source_row + part.rows > shape[0]
+    ):
+        raise PluginError(
+            f"rule {rule.name}: component {part.component} takes rows {part.source_row} to "
+            f"{part.source_row + part.rows} of shape {list(rule.shape)} from a source of shape {list(shape)}"
+        )
+
+
+def _check_names(
+    arch: ModelArch, rules: Sequence[ParamRule], stored: Mapping[str, StoredInfo]
+) -> tuple[str, ...]:
+    sources = {part.source for rule in rules for part in rule.parts}
+    missing = sorted(sources - stored.keys())
+    if missing:
+        raise MissingTensorError(
+            f"the checkpoint lacks {len(missing)} of the {len(sources)} tensors that the model needs: "
+            f"{_some(missing)}; it is incomplete, or its config describes another model"
+        )
+    rest = sorted(stored.keys() - sources)
+    unknown = [name for name in rest if not arch.is_skipped(name)]
+    if unknown:
+        raise UnknownTensorError(
+            f"the checkpoint has {len(unknown)} tensor(s) that the model does not use: {_some(unknown)}; the "
+            f"config describes another model, or the architecture plugin is too old for this checkpoint"
+        )
+    return tuple(rest)
+
+
+def _check_stored(rule: ParamRule, part: ParamPart, info: StoredInfo) -> None:
+    if info.dtype not in _PLAIN_FLOATS:
+        raise UnsupportedFeatureError(
+            f"tensor {part.source} is stored as {info.dtype}; only F64, F32, F16 and BF16 are served, use an "
+            f"unquantized release"
+        )
+    _check_shape(rule, part, info.shape, source_shape(rule, part))
+
+
+def _check_shape(
+    rule: ParamRule, part: ParamPart, found: tuple[int, ...], expected: tuple[int, ...], when: str = ""
+) -> None:
+    if found != expected:
+        raise TensorShapeError(
+            f"tensor {part.source} has shape {list(found)}{when}, the config implies {list(expected)} "
+            f"(rule {rule.name}, component {part.component})"
+        )
+
+
+def _load_rule(rule: ParamRule, fmt: CheckpointFormat, dtype: torch.dtype, device: str) -> torch.Tensor:
+    final = torch.empty(rule.shape, dtype=_rule_dtype(rule, dtype), device=device)
+    start = 0
+    for part in rule.parts:
+        final[start : start + part.rows].copy_(_read_part(rule, part, fmt))
+        start += part.rows
+    return final
+
+
+def _read_part(rule: ParamRule, part: ParamPart, fmt: CheckpointFormat) -> torch.Tensor:
+    """A part's rows, in the stored dtype."""
+    rows = slice(part.source_row, part.source_row + part.rows)
+    if part.transform is None:
+        is_whole = source_shape(rule, part)[0] == part.rows
+        tensor = fmt.read(part.source, None if is_whole else rows)
+    else:
+        tensor = part.transform(fmt.read(part.source))
+        if not isinstance(tensor, torch.Tensor):
+            raise PluginError(f"rule {rule.name}: the transform of {part.source} returned no tensor")
+        tensor = tensor[rows] if tensor.ndim else tensor
+    _check_shape(rule, part, tuple(tensor.shape), (part.rows, *rule.shape[1:]), " once cut and transformed")
+    return tensor

@@ -1,0 +1,171 @@
+"""`vtcore make-checkpoint`: a small checkpoint of real form with random weights.
+
+Does not: know an architecture; sizes, shapes and draws are the plugin's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vtcore.checkpoint.json_file import read_json_object
+from vtcore.checkpoint.random_weights import random_tensors
+from vtcore.checkpoint.writer import write_json, write_shards
+from vtcore.cli.engine_flags import add_plugin_flags, options_from_args
+from vtcore.config.env import read_environment
+from vtcore.errors import ConfigError
+from vtcore.interfaces.model_arch import ModelArch
+from vtcore.plugins import build_registry, registry_for
+from vtcore.registry import PluginRegistry
+from vtcore.suggest import did_you_mean
+from vtcore.tokenization.tokenizer import Tokenizer
+from vtcore.tokenization.train import END_OF_TEXT, END_OF_TURN, chat_template, train_tokenizer
+
+RANDOM_WEIGHTS_KEY = "vtcore_random_weights"
+"""True in the config.json of every checkpoint written here; text made from it is gibberish."""
+
+_TOKENIZER_VOCAB = {"tiny": 512}
+_DEFAULT_TOKENIZER_VOCAB = 4096
+# Releases pad the embedding beyond the tokenizer, so rows exist without a token. Source: Qwen3.5 config.json.
+_VOCAB_MULTIPLE = 64
+_NUM_SHARDS = 2
+
+
+def make_checkpoint(
+    arch_name: str,
+    size: str,
+    out: Path,
+    seed: int = 0,
+    registry: PluginRegistry | None = None,
+    force: bool = False,
+) -> int:
+    """Write a checkpoint; the same arguments and torch version give the same bytes.
+
+    Args:
+        arch_name: Registry name of an architecture.
+        size: A size that it offers.
+        out: Directory; made if absent.
+        seed: 0 <= seed < 2**63.
+        registry: Where the architecture is looked up; None builds one from what is installed.
+        force: Whether an earlier checkpoint of this command, or a broken-off one, is overwritten in `out`.
+
+    Returns:
+        Number of parameters.
+
+    Raises:
+        ConfigError: Unknown arch or size, bad seed, or `out` holds something else.
+    """
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"--seed must be in [0, 2**63), got {seed}")
+    arch_class = _arch_class(arch_name, registry if registry is not None else build_registry())
+    # The size is judged before the tokenizer is trained, which takes longest.
+    _config_of(arch_class, size, _VOCAB_MULTIPLE)
+    _prepare(out, force)
+    tokenizer = train_tokenizer(_TOKENIZER_VOCAB.get(size, _DEFAULT_TOKENIZER_VOCAB))
+    padded = (tokenizer.vocab_size // _VOCAB_MULTIPLE + 1) * _VOCAB_MULTIPLE
+    config = _with_core_keys(_config_of(arch_class, size, padded), tokenizer)
+    num_bytes = write_shards(out, random_tensors(arch_class(config), seed, torch.bfloat16), _NUM_SHARDS)
+    _write_tokenizer(out, tokenizer)
+    # Last, so that a broken-off directory is never taken for a checkpoint.
+    write_json(out / "config.json", config)
+    return num_bytes // torch.bfloat16.itemsize
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `make-checkpoint` to the command line."""
+    parser = subparsers.add_parser(
+        "make-checkpoint", help="write a small checkpoint with random weights", description=__doc__
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="directory to write")
+    parser.add_argument("--arch", required=True, help="architecture, as `vtcore plugins list` names it")
+    parser.add_argument("--size", required=True, help="a size the architecture offers (tiny, small, bench)")
+    parser.add_argument("--seed", type=int, default=0, help="0 <= seed < 2**63 (default 0)")
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite an earlier checkpoint of this command"
+    )
+    add_plugin_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the parsed command; returns the exit code."""
+    registry = registry_for(options_from_args(args), read_environment())
+    count = make_checkpoint(args.arch, args.size, args.out, args.seed, registry, args.force)
+    print(f"{args.out}: {args.arch} {args.size}, {count:,} random parameters, bfloat16, seed {args.seed}")
+    return 0
+
+
+def _arch_class(name: str, registry: PluginRegistry) -> type[ModelArch]:
+    if name not in registry.archs:
+        installed = ", ".join(sorted(registry.archs)) or "none"
+        raise ConfigError(
+            f"--arch: {name!r} is offered by no installed plugin{did_you_mean(name, registry.archs)} "
+            f"(installed: {installed})"
+        )
+    found: type[ModelArch] = registry.load(registry.archs[name])
+    return found
+
+
+def _config_of(arch_class: type[ModelArch], size: str, vocab_size: int) -> Mapping[str, Any]:
+    try:
+        return arch_class.checkpoint_config(size, vocab_size)
+    except ValueError as error:
+        raise ConfigError(f"--size: {error}") from error
+
+
+def _prepare(out: Path, force: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"OUT: {out} is a file; give a directory")
+    if out.is_dir() and any(out.iterdir()):
+        if not force:
+            raise ConfigError(f"OUT: {out} is not empty; give another directory or --force")
+        config_path = out / "config.json"
+        if config_path.is_file():
+            if read_json_object(config_path).get(RANDOM_WEIGHTS_KEY) is not True:
+                raise ConfigError(f"OUT: {out} holds a real checkpoint, which --force does not overwrite")
+            config_path.unlink()
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _with_core_keys(config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Add the end-of-document id where releases have it, and the mark of random weights."""
+    eos = {"eos_token_id": tokenizer.token_id(END_OF_TEXT)}
+    inner = config.get("text_config")
+    extended = (
+        {**config, "text_config": {**inner, **eos}} if isinstance(inner, Mapping) else {**config, **eos}
+    )
+    return {**extended, RANDOM_WEIGHTS_KEY: True}
+
+
+def _write_tokenizer(out: Path, tokenizer: Tokenizer) -> None:
+    end_of_text, end_of_turn = tokenizer.token_id(END_OF_TEXT), tokenizer.token_id(END_OF_TURN)
+    tokenizer.backend.save(str(out / "tokenizer.json"))
+    write_json(
+        out / "tokenizer_config.json",
+        {
+            "add_prefix_space": False,
+            "bos_token": None,
+            "clean_up_tokenization_spaces": False,
+            "eos_token": END_OF_TURN,
+            "pad_token": END_OF_TEXT,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "unk_token": None,
+        },
+    )
+    (out / "chat_template.jinja").write_text(chat_template(), encoding="utf-8")
+    # Source: generation_config.json of the Qwen3.5 releases.
+    write_json(
+        out / "generation_config.json",
+        {
+            "bos_token_id": end_of_text,
+            "do_sample": True,
+            "eos_token_id": [end_of_turn, end_of_text],
+            "pad_token_id": end_of_text,
+            "temperature": 0.6,
+            "top_k": 20,
+            "top_p": 0.95,
+        },
+    )

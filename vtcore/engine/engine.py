@@ -1,0 +1,253 @@
+"""The synchronous front end: prompts in, request outputs out, over one core.
+
+Does not: schedule or sample. Text is made here and stop strings are matched here, and what a match cuts off is
+cut off here; the core is only told to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+
+from vtcore.engine.core import AddRequest, FinishRequest, counters_of
+from vtcore.engine.output import Sample, SampleGroup
+from vtcore.errors import EngineClosedError, RequestError
+from vtcore.interfaces.batch import EngineRequest
+from vtcore.outputs import RequestOutput
+from vtcore.request import (
+    Prompt,
+    SamplingParams,
+    check_prompt,
+    child_seed,
+    parse_prompt,
+    resolve_row_params,
+)
+from vtcore.tokenization.detokenizer import IncrementalDetokenizer
+from vtcore.tokenization.eos import resolve_eos_token_ids
+from vtcore.tokenization.tokenizer import Tokenizer, encode_bad_words
+
+if TYPE_CHECKING:
+    from vtcore.loader import LoadedCore
+
+
+class Engine:
+    """One core with its tokenizer.
+
+    Args:
+        loaded: Owned from now on; `close` closes it.
+        tokenizer: None serves token ids only.
+    """
+
+    def __init__(self, loaded: LoadedCore, tokenizer: Tokenizer | None) -> None:
+        self.loaded = loaded
+        self.tokenizer = tokenizer
+        checkpoint = loaded.checkpoint
+        self.eos_token_ids = resolve_eos_token_ids(
+            checkpoint.generation_config if checkpoint is not None else {},
+            checkpoint.tokenizer_config if checkpoint is not None else {},
+            loaded.hf_config,
+            None if tokenizer is None else tokenizer.token_id,
+        )
+        self._core = loaded.core
+        self._vocab_size = loaded.arch.dims.vocab_size
+        self._groups: dict[str, SampleGroup] = {}
+        self._samples: dict[str, Sample] = {}
+        self._numbers = count()
+        self._closed = False
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens a request may reach, prompt and output."""
+        return self.loaded.plan.max_model_len
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        """Whether `step` has more to give."""
+        return bool(self._groups)
+
+    def check_request(
+        self, prompt: Prompt, params: SamplingParams
+    ) -> tuple[str | None, tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        """Everything that can be wrong with a request, found before the engine sees any of it.
+
+        Returns:
+            The prompt's text if it came as text, its token ids, and the token sequences of its bad words.
+
+        Raises:
+            RequestError: The prompt or a parameter cannot be served.
+        """
+        text, ids = parse_prompt(prompt)
+        if self.tokenizer is None and (text is not None or params.stop or params.bad_words):
+            raise RequestError(
+                "the engine has no tokenizer, so text prompts, stop and bad_words are not served; give "
+                "prompt_token_ids and stop_token_ids, or start without skip_tokenizer_init"
+            )
+        if ids is None:
+            assert self.tokenizer is not None
+            assert text is not None
+            ids = self.tokenizer.encode(text)
+        check_prompt(ids, params, self._vocab_size, self.max_model_len)
+        bad_words: tuple[tuple[int, ...], ...] = ()
+        if params.bad_words:
+            assert self.tokenizer is not None
+            bad_words = encode_bad_words(self.tokenizer, params.bad_words)
+        return text, tuple(ids), bad_words
+
+    def add_request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> str:
+        """Queue a prompt; n > 1 becomes as many requests of the core.
+
+        Returns:
+            The request's id.
+
+        Raises:
+            RequestError: The request cannot be served, or its id is in use; nothing was queued.
+            EngineClosedError: The engine is closed.
+        """
+        if self._closed:
+            raise EngineClosedError("the engine is closed; make a new one")
+        number = next(self._numbers)
+        request_id = f"request-{number}" if request_id is None else request_id
+        if request_id in self._groups:
+            raise RequestError(f"request id {request_id!r} is in use; choose another")
+        text, ids, bad_words = self.check_request(prompt, params)
+        eos = () if params.ignore_eos else self.eos_token_ids
+        stop_ids = (*eos, *params.stop_token_ids)
+        seed = params.seed
+        if seed is None:
+            seed = child_seed(self.loaded.config.model.seed, number + 1)
+        group = SampleGroup(request_id, text, ids, params, self._decoder())
+        arrival_s = self._core.scheduler.now_s()
+        for index in range(params.n):
+            sample = Sample(f"{request_id}/{index}", index, self._detokenizer(ids, params))
+            group.samples.append(sample)
+            self._samples[sample.id] = sample
+            row_params = resolve_row_params(params, child_seed(seed, index), stop_ids, bad_words)
+            request = EngineRequest(
+                id=sample.id,
+                prompt_token_ids=ids,
+                params=row_params,
+                max_tokens=params.max_tokens,
+                stop_token_ids=params.stop_token_ids,
+                eos_token_ids=eos,
+                prompt_logprobs=params.prompt_logprobs if index == 0 else None,
+                arrival_s=arrival_s,
+            )
+            self._core.inbox.append(AddRequest(request))
+        self._groups[request_id] = group
+        return request_id
+
+    def abort(self, request_id: str) -> RequestOutput | None:
+        """End a request; None if it is unknown or has ended."""
+        group = self._groups.pop(request_id, None)
+        if group is None:
+            return None
+        for sample in group.samples:
+            if sample.finish_reason is None:
+                sample.finish("abort")
+                self._core.inbox.append(FinishRequest(sample.id, "abort"))
+            self._samples.pop(sample.id, None)
+        return group.output()
+
+    def step(self, final_only: bool = False) -> list[RequestOutput]:
+        """Run one step of the core.
+
+        Args:
+            final_only: Leave unfinished requests out; a long output is then not copied at every token.
+
+        Returns:
+            An output for every request with new tokens, its state so far.
+        """
+        touched: dict[str, SampleGroup] = {}
+        for update in self._core.step():
+            sample = self._samples.get(update.id)
+            if sample is None:
+                continue
+            group = self._groups[update.id.rpartition("/")[0]]
+            group.note(update)
+            if sample.take(update, group.params):
+                self._core.inbox.append(FinishRequest(sample.id, "stop", len(sample.token_ids)))
+            if sample.finish_reason is not None:
+                del self._samples[sample.id]
+            touched[group.request_id] = group
+        outputs = []
+        for group in touched.values():
+            if group.is_finished:
+                del self._groups[group.request_id]
+            elif final_only:
+                continue
+            outputs.append(group.output())
+        return outputs
+
+    def generate(
+        self,
+        requests: Sequence[tuple[Prompt, SamplingParams]],
+        on_finished: Callable[[RequestOutput], object] = lambda output: None,
+    ) -> list[RequestOutput]:
+        """Run requests to their end; all are checked before the first one starts.
+
+        Args:
+            on_finished: Told of each output as it finishes.
+
+        Raises:
+            RequestError: One of them cannot be served; none was started.
+        """
+        for prompt, params in requests:
+            self.check_request(prompt, params)
+        ids = [self.add_request(prompt, params) for prompt, params in requests]
+        done: dict[str, RequestOutput] = {}
+        try:
+            while len(done) < len(ids):
+                for output in self.step(final_only=True):
+                    done[output.request_id] = output
+                    on_finished(output)
+        except BaseException:
+            # Ctrl-C or a fault must not leave half of the batch running into the next call.
+            for request_id in ids:
+                self.abort(request_id)
+            raise
+        return [done[request_id] for request_id in ids]
+
+    def close(self) -> None:
+        """End every request and take the engine down; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for request_id in list(self._groups):
+            self.abort(request_id)
+        self.loaded.close()
+
+    def stats(self) -> Mapping[str, int]:
+        """Counters since the start."""
+        return counters_of(self._core)
+
+    def _detokenizer(self, ids: tuple[int, ...], params: SamplingParams) -> IncrementalDetokenizer | None:
+        if self.tokenizer is None or not params.detokenize:
+            return None
+        return IncrementalDetokenizer(
+            self.tokenizer,
+            ids,
+            params.stop,
+            params.include_stop_str_in_output,
+            params.skip_special_tokens,
+            params.min_tokens,
+        )
+
+    def _decoder(self) -> Callable[[int], str] | None:
+        return None if self.tokenizer is None else self.tokenizer.token_string
+
+
+def build_frontend(loaded: LoadedCore) -> Engine:
+    """Put the tokenizer and the request processing on a core.
+
+    Raises:
+        CheckpointError: The checkpoint has no usable tokenizer and skip_tokenizer_init is off.
+    """
+    tokenizer = None
+    if loaded.checkpoint is not None and not loaded.config.model.skip_tokenizer_init:
+        try:
+            tokenizer = Tokenizer.from_directory(loaded.checkpoint.directory)
+        except BaseException:
+            loaded.close()
+            raise
+    return Engine(loaded, tokenizer)

@@ -1,0 +1,56 @@
+"""What stands between the engine and its devices: four calls, plain data.
+
+Does not: schedule. One in-process executor; its calls run at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from vtcore.execution.model_runner import ModelRunner
+from vtcore.interfaces.batch import RowMasks, ScheduledBatch, StepResult
+
+
+class Executor(Protocol):
+    """Runs steps in the order they are launched."""
+
+    def launch_forward(self, batch: ScheduledBatch) -> None:
+        """Upload, copy and run the model up to the final hidden."""
+
+    def launch_sample(self, step: int, masks: Sequence[RowMasks]) -> None:
+        """Head, sampling or verification, state commit, drafts of a launched step."""
+
+    def poll(self, step: int) -> StepResult:
+        """Wait for a sampled step's results and hand them over, once."""
+
+    def close(self) -> None:
+        """Drop everything that was launched and not polled."""
+
+
+class InlineExecutor:
+    """Runs each call to its end in the caller's thread.
+
+    Args:
+        runner: Borrowed; it must outlive the executor.
+    """
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self._results: dict[int, StepResult] = {}
+
+    def launch_forward(self, batch: ScheduledBatch) -> None:
+        """See `Executor`."""
+        self._runner.forward(batch)
+
+    def launch_sample(self, step: int, masks: Sequence[RowMasks]) -> None:
+        """See `Executor`."""
+        self._results[step] = self._runner.sample(step, masks)
+
+    def poll(self, step: int) -> StepResult:
+        """See `Executor`."""
+        return self._results.pop(step)
+
+    def close(self) -> None:
+        """See `Executor`."""
+        self._results.clear()

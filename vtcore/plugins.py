@@ -1,0 +1,306 @@
+"""Finds plugins, asks each hook once and freezes the answers into a registry.
+
+Does not: import an implementation, read the environment, or leave anything of pluggy behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import Distribution, EntryPoint, distributions, version
+from pathlib import Path
+from types import ModuleType
+
+import pluggy
+from attrs import frozen
+
+from vtcore import builtin, hookspecs
+from vtcore.config.env import Environment
+from vtcore.config.options import UserOptions
+from vtcore.errors import ConfigError, PluginApiError, PluginError, PluginLoadError
+from vtcore.hookspecs import HOOK_POINTS, HOOK_VERSIONS, PROJECT, HookPoint
+from vtcore.interfaces.registry_entries import Entry
+from vtcore.ownership import freeze_registry
+from vtcore.registry import PluginInfo, PluginRegistry, Problem, Registered, distribution_key
+from vtcore.suggest import did_you_mean
+
+GROUP = "vtcore.plugins"
+"""Entry-point group in which plugin modules are announced."""
+
+_log = logging.getLogger(__name__)
+
+
+@frozen(kw_only=True)
+class _Candidate:
+    """A plugin before its module is imported; `asked_for` makes any failure stop the start."""
+
+    info: PluginInfo
+    load: Callable[[], object]
+    asked_for: bool
+
+
+def build_registry(
+    extra: Iterable[ModuleType] = (),
+    entry_points: bool = True,
+    files: Iterable[str | Path] = (),
+    allow: Iterable[str] | None = None,
+    block: Iterable[str] = (),
+    owners: Mapping[str, str] | None = None,
+) -> PluginRegistry:
+    """Build a fresh registry.
+
+    Args:
+        extra: Modules of hookimpls, beside what is found.
+        entry_points: Whether installed distributions are searched.
+        files: Single-file plugins.
+        allow: Entry-point names that may load and are then asked for; None allows all, () none. The core's
+            own entries, `extra` and `files` always load.
+        block: Entry-point names that are not even imported.
+        owners: Which distribution serves a contested name: {"arch:NAME": "DISTRIBUTION"}.
+
+    Raises:
+        PluginLoadError: A plugin that was asked for cannot be imported, or breaks the rules of a hook.
+        PluginApiError: A plugin that was asked for fits another version of a hook.
+        DuplicateNameError: Two distributions claim one name and `owners` picks neither.
+        ConfigError: A name in `allow`, `block` or `owners` matches nothing.
+    """
+    candidates = [
+        _Candidate(
+            info=PluginInfo(
+                plugin="builtin", distribution="vtcore", version=version("vtcore"), source=builtin.__name__
+            ),
+            load=lambda: builtin,
+            asked_for=True,
+        )
+    ]
+    problems: list[Problem] = []
+    owners = owners or {}
+    if entry_points or allow is not None or block:
+        installed, stale = _installed(entry_points)
+        problems += stale
+        candidates += _selected(installed, allow, tuple(block), owners)
+    candidates += [_from_module(module) for module in extra]
+    candidates += [_from_file(Path(file)) for file in files]
+
+    loaded: list[PluginInfo] = []
+    offers: list[Registered[Entry]] = []
+    for candidate in candidates:
+        try:
+            offers += _ask(candidate)
+        except PluginError as error:
+            if candidate.asked_for:
+                raise
+            info = candidate.info
+            problems.append(
+                Problem(
+                    plugin=info.plugin,
+                    distribution=info.distribution,
+                    version=info.version,
+                    message=str(error),
+                    error=error,
+                )
+            )
+        else:
+            loaded.append(candidate.info)
+    if problems:
+        _log.warning("plugins with problems: %s", "; ".join(problem.message for problem in problems))
+    return freeze_registry(offers, owners, loaded, problems)
+
+
+def registry_for(options: UserOptions, environment: Environment) -> PluginRegistry:
+    """Build the registry that a user's options and environment ask for; raises as `build_registry`."""
+    return build_registry(
+        files=options.plugin_files or (),
+        allow=environment.plugins,
+        block=environment.plugins_block,
+        owners=options.plugin_owners,
+    )
+
+
+def _installed(search: bool) -> tuple[list[tuple[EntryPoint, PluginInfo]], list[Problem]]:
+    """All announced plugins, sorted by distribution and name; of one distribution's metadata the first on
+    the path counts, as for imports, and a differing second one is a problem."""
+    first: dict[str, tuple[Distribution, tuple[EntryPoint, ...]]] = {}
+    stale: dict[tuple[str, str], Problem] = {}
+    for distribution in distributions() if search else ():
+        points = tuple(sorted(distribution.entry_points.select(group=GROUP), key=lambda point: point.name))
+        # Half-removed metadata has no name; importlib.metadata then yields None against its annotation.
+        name: str | None = distribution.metadata["Name"] if points else None
+        if name is None:
+            continue
+        key = distribution_key(name)
+        if key not in first:
+            first[key] = (distribution, points)
+            continue
+        seen, seen_points = first[key]
+        if (distribution.version, points) != (seen.version, seen_points):
+            stale[key, distribution.version] = Problem(
+                plugin=points[0].name,
+                distribution=name,
+                version=distribution.version,
+                message=f"{name} has two different installations on the path, {seen.version} (used) and "
+                f"{distribution.version}; uninstall it and install it once",
+            )
+    found = [
+        (
+            point,
+            PluginInfo(
+                plugin=point.name,
+                distribution=distribution.metadata["Name"],
+                version=distribution.version,
+                source=point.value,
+            ),
+        )
+        for _, (distribution, points) in sorted(first.items())
+        for point in points
+    ]
+    return found, list(stale.values())
+
+
+def _selected(
+    installed: list[tuple[EntryPoint, PluginInfo]],
+    allow: Iterable[str] | None,
+    block: tuple[str, ...],
+    owners: Mapping[str, str],
+) -> list[_Candidate]:
+    known = {info.plugin for _, info in installed}
+    allowed = None if allow is None else set(allow)
+    wrong = [
+        f"{option}: no installed plugin is named {name!r}{did_you_mean(name, known) or '; none is installed'}"
+        for option, names in (("VTCORE_PLUGINS", allowed or ()), ("VTCORE_PLUGINS_BLOCK", block))
+        for name in sorted(names)
+        if name not in known
+    ]
+    if wrong:
+        raise ConfigError(*wrong)
+    owning = {distribution_key(distribution) for distribution in owners.values()}
+    return [
+        _Candidate(
+            info=info,
+            load=point.load,
+            asked_for=allowed is not None or distribution_key(info.distribution) in owning,
+        )
+        for point, info in installed
+        if info.plugin not in block and (allowed is None or info.plugin in allowed)
+    ]
+
+
+def _from_module(module: ModuleType) -> _Candidate:
+    name = module.__name__
+    return _Candidate(
+        info=PluginInfo(plugin=name, distribution=name, version="", source=name),
+        load=lambda: module,
+        asked_for=True,
+    )
+
+
+def _from_file(path: Path) -> _Candidate:
+    def load() -> ModuleType:
+        # The path is part of the name, so two files of one stem stay two modules.
+        digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+        name = f"vtcore_file_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_{digest}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise PluginLoadError(f"plugin file {path}: not a .py file")
+        if not path.is_file():
+            raise PluginLoadError(f"plugin file {path}: no such file")
+        module = importlib.util.module_from_spec(spec)
+        # Entries name their implementation as f"{__name__}:Class", so the module must be importable.
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
+    info = PluginInfo(plugin=path.stem, distribution=str(path), version="", source=str(path))
+    return _Candidate(info=info, load=load, asked_for=True)
+
+
+def _ask(candidate: _Candidate) -> list[Registered[Entry]]:
+    """Import one plugin, check it and ask every hook, in a pluggy of its own so that blame is certain."""
+    info = candidate.info
+    try:
+        module = candidate.load()
+    except PluginError:
+        raise
+    except (Exception, SystemExit) as cause:
+        raise PluginLoadError(f"{info}: cannot import it: {type(cause).__name__}: {cause}") from cause
+    _check_marks(module, info)
+    asked = pluggy.PluginManager(PROJECT)
+    asked.add_hookspecs(hookspecs)
+    try:
+        asked.register(module, name=info.plugin)
+        asked.check_pending()
+    except pluggy.PluginValidationError as cause:
+        raise PluginLoadError(f"{info}: {cause}") from cause
+    offers: list[Registered[Entry]] = []
+    implemented = [point for point in HOOK_POINTS if getattr(asked.hook, point.hook).get_hookimpls()]
+    if not implemented:
+        hooks = ", ".join(point.hook for point in HOOK_POINTS)
+        raise PluginLoadError(f"{info}: it registers nothing; define one of {hooks} under @hookimpl")
+    for point in implemented:
+        _check_version(module, point, info)
+        try:
+            [answer] = getattr(asked.hook, point.hook)()
+            entries = list(answer)
+        except (Exception, SystemExit) as cause:
+            raise PluginLoadError(f"{info}: {point.hook} failed: {type(cause).__name__}: {cause}") from cause
+        for entry in entries:
+            if type(entry) is not point.entry:
+                raise PluginLoadError(
+                    f"{info}: {point.hook} returned {entry!r}; each item must be a {point.entry.__name__}"
+                )
+            offers.append(
+                Registered(
+                    entry=entry,
+                    distribution=info.distribution,
+                    version=info.version,
+                    plugin=info.plugin,
+                )
+            )
+    return offers
+
+
+def _check_marks(module: object, info: PluginInfo) -> None:
+    """Catch what pluggy lets pass: a hook without its mark, or a mark on an unknown hook of any prefix."""
+    known = {point.hook for point in HOOK_POINTS}
+    mark = f"{PROJECT}_impl"
+    for name in dir(module):
+        value = getattr(module, name)
+        if not callable(value) or isinstance(value, type):
+            continue
+        marked = getattr(value, mark, None)
+        if marked is not None and name not in known and not marked["optionalhook"]:
+            raise PluginLoadError(f"{info}: there is no hook {name!r}{did_you_mean(name, known)}")
+        if marked is None and name in known:
+            raise PluginLoadError(f"{info}: {name} is not marked; write @hookimpl (from vtcore) above it")
+
+
+def _check_version(module: object, point: HookPoint, info: PluginInfo) -> None:
+    declared = getattr(module, "VTCORE_API", None)
+    core = HOOK_VERSIONS[point.api]
+    if not isinstance(declared, Mapping) or not isinstance(declared.get(point.api), str):
+        raise PluginApiError(
+            f"{info}: it does not say which version of the hook {point.hook} it was written for (this vtcore "
+            f'has {core}); add VTCORE_API = {{"{point.api}": "{core}"}} to {info.source}'
+        )
+    wanted = declared[point.api]
+    if not re.fullmatch(r"\d+\.\d+", wanted):
+        raise PluginApiError(
+            f'{info}: VTCORE_API["{point.api}"] is {wanted!r}, not "MAJOR.MINOR"; this vtcore has "{core}"'
+        )
+    theirs, ours = (tuple(int(part) for part in text.split(".")) for text in (wanted, core))
+    # Below 1.0 each minor version may break; from 1.0 on an older minor version stays served.
+    fits = theirs == ours if ours[0] == 0 else theirs[0] == ours[0] and theirs[1] <= ours[1]
+    if not fits:
+        outdated = "vtcore" if theirs > ours else info.distribution
+        raise PluginApiError(
+            f"{info}: it was written for version {wanted} of the hook {point.hook}, this vtcore "
+            f"{version('vtcore')} has {core}; upgrade with: {sys.executable} -m pip install -U {outdated}"
+        )

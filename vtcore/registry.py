@@ -1,0 +1,234 @@
+"""What the plugins offered, frozen: look-up by name or by checkpoint, and the import of what was chosen.
+
+Does not: discover plugins or call a hook; `vtcore.plugins` builds it once.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from attrs import field, frozen
+
+from vtcore.errors import (
+    CheckpointError,
+    ConfigError,
+    PluginError,
+    PluginLoadError,
+    UnsupportedArchError,
+)
+from vtcore.hookspecs import HOOK_POINTS
+from vtcore.interfaces.kv_cache_spec import KVCacheSpec
+from vtcore.interfaces.registry_entries import ArchEntry, Entry, KVCacheSpecEntry, SchedulerPolicyEntry
+from vtcore.suggest import did_you_mean
+
+EntryT = TypeVar("EntryT", bound=Entry, covariant=True)
+"""The class of the description held."""
+
+_MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@frozen(kw_only=True)
+class PluginInfo:
+    """One plugin that registered.
+
+    Args:
+        plugin: Entry-point name, file stem or module name; "builtin" for the core's own.
+        distribution: Its pip name, or the file's path.
+        version: The distribution's version; "" for a file.
+        source: The entry point's value, the file or the module.
+    """
+
+    plugin: str
+    distribution: str
+    version: str
+    source: str
+
+    def __str__(self) -> str:
+        version = f" {self.version}" if self.version else ""
+        return f"plugin {self.plugin!r} of {self.distribution}{version}"
+
+
+@frozen(kw_only=True)
+class Registered(Generic[EntryT]):
+    """A description with its owner."""
+
+    entry: EntryT
+    distribution: str
+    version: str
+    plugin: str
+
+    def __str__(self) -> str:
+        return f"{self.entry.name} ({' '.join(filter(None, (self.distribution, self.version)))})"
+
+
+@frozen(kw_only=True)
+class Problem:
+    """Something wrong with an installed plugin that nobody asked for.
+
+    Args:
+        error: What stops whoever asks for it; None when the plugin works all the same.
+        message: One sentence.
+    """
+
+    plugin: str
+    distribution: str
+    version: str
+    message: str
+    error: PluginError | None = None
+
+
+def distribution_key(name: str) -> str:
+    """The form in which distribution names are compared. Source: PEP 503, normalized names."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _frozen_mapping(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(dict(value))
+
+
+@frozen(kw_only=True)
+class PluginRegistry:
+    """Everything that can be chosen by name or by checkpoint.
+
+    Args:
+        archs, kv_cache_specs, policies: By registry name.
+        architectures, model_types: What a config.json says -> name of the arch that owns it.
+        plugins: All that registered, the core's own first.
+        problems: Installed plugins that did not register, or whose metadata is doubtful.
+    """
+
+    archs: Mapping[str, Registered[ArchEntry]] = field(converter=_frozen_mapping)
+    kv_cache_specs: Mapping[str, Registered[KVCacheSpecEntry]] = field(converter=_frozen_mapping)
+    policies: Mapping[str, Registered[SchedulerPolicyEntry]] = field(converter=_frozen_mapping)
+    architectures: Mapping[str, str] = field(converter=_frozen_mapping)
+    model_types: Mapping[str, str] = field(converter=_frozen_mapping)
+    plugins: tuple[PluginInfo, ...]
+    problems: tuple[Problem, ...] = ()
+
+    def arch_for(self, hf_config: Mapping[str, Any]) -> Registered[ArchEntry]:
+        """Find the arch of a checkpoint: by its architectures in their order, then by its model type.
+
+        Args:
+            hf_config: The parsed config.json, outer form.
+
+        Raises:
+            CheckpointError: `architectures` or `model_type` has a wrong type.
+            PluginError: Nothing matches, and a plugin named after the model type is installed but broken.
+            UnsupportedArchError: Nothing installed matches.
+        """
+        architectures, model_type = _match_keys(hf_config)
+        for architecture in architectures:
+            if architecture in self.architectures:
+                return self.archs[self.architectures[architecture]]
+        if model_type in self.model_types:
+            return self.archs[self.model_types[model_type]]
+        if model_type:
+            self._raise_if_broken(model_type)
+        raise UnsupportedArchError(self._unsupported(architectures, model_type))
+
+    def policy(self, name: str) -> Registered[SchedulerPolicyEntry]:
+        """Find a scheduler policy.
+
+        Raises:
+            PluginError: The plugin of that name is installed but broken.
+            ConfigError: No installed plugin offers it.
+        """
+        if name in self.policies:
+            return self.policies[name]
+        self._raise_if_broken(name)
+        raise ConfigError(
+            f"$.scheduling_policy: {name!r} is offered by no installed plugin"
+            f"{did_you_mean(name, self.policies)}{self._broken_note()}"
+        )
+
+    def kv_cache_spec(self, kind: str) -> Registered[KVCacheSpecEntry]:
+        """Find a kind of KV-cache spec.
+
+        Raises:
+            PluginError: No installed plugin offers it, or the one named so is broken.
+        """
+        if kind in self.kv_cache_specs:
+            return self.kv_cache_specs[kind]
+        self._raise_if_broken(kind)
+        raise PluginError(
+            f"KV-cache spec {kind!r} is registered by no installed plugin"
+            f"{did_you_mean(kind, self.kv_cache_specs)}{self._broken_note()}"
+        )
+
+    def load(self, registered: Registered[Any]) -> Any:
+        """Import an implementation and check it against its interface.
+
+        Returns:
+            The class that the entry names.
+
+        Raises:
+            PluginLoadError: The import fails, the name is absent, or it is no complete subclass.
+        """
+        entry = registered.entry
+        [point] = [point for point in HOOK_POINTS if point.entry is type(entry)]
+        owner = f"{point.kind} {registered}, plugin {registered.plugin!r}"
+        module_name, _, name = entry.implementation.partition(":")
+        try:
+            found = getattr(import_module(module_name), name)
+        except (Exception, SystemExit) as cause:
+            raise PluginLoadError(
+                f"{owner}: cannot import {entry.implementation}: {type(cause).__name__}: {cause}"
+            ) from cause
+        interface = point.interface
+        if not isinstance(found, type) or not issubclass(found, interface):
+            raise PluginLoadError(
+                f"{owner}: {entry.implementation} is not a subclass of "
+                f"{interface.__module__}.{interface.__qualname__}; derive it from that class"
+            )
+        missing: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
+        if missing:
+            names = ", ".join(sorted(missing))
+            raise PluginLoadError(f"{owner}: {entry.implementation} lacks {names}; define them")
+        kind = getattr(found, "kind", None) if issubclass(found, KVCacheSpec) else entry.name
+        if kind != entry.name:
+            raise PluginLoadError(
+                f"{owner}: {entry.implementation} has kind {kind!r}; it must equal the entry's name"
+            )
+        return found
+
+    def _raise_if_broken(self, name: str) -> None:
+        """Whoever names a broken plugin gets its error, not "unknown name"."""
+        wanted = {distribution_key(name), distribution_key(f"vtcore-{name}")}
+        for problem in self.problems:
+            named = {distribution_key(problem.plugin), distribution_key(problem.distribution)}
+            if problem.error is not None and named & wanted:
+                raise problem.error
+
+    def _broken_note(self) -> str:
+        broken = [f"{p.distribution} ({p.message})" for p in self.problems if p.error is not None]
+        return f"; installed but broken: {', '.join(broken)}" if broken else ""
+
+    def _unsupported(self, architectures: tuple[str, ...], model_type: str) -> str:
+        wanted = f"architectures {list(architectures)}, model_type {model_type!r}"
+        served = [
+            f"{r} serves {', '.join(r.entry.architectures + r.entry.model_types)}"
+            for r in self.archs.values()
+        ]
+        installed = "; ".join(served) or "no arch"
+        sentence = f"no installed plugin serves the checkpoint's {wanted}; installed: {installed}"
+        if _MODEL_TYPE.fullmatch(model_type):
+            dashes = distribution_key(model_type)
+            sentence += (
+                f"; by convention its plugin would be: {sys.executable} -m pip install vtcore-{dashes}"
+            )
+        return sentence + self._broken_note()
+
+
+def _match_keys(hf_config: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
+    architectures: Iterable[Any] = hf_config.get("architectures") or ()
+    model_type = hf_config.get("model_type") or ""
+    if not isinstance(architectures, list | tuple) or not all(isinstance(a, str) for a in architectures):
+        raise CheckpointError(f"config.json: architectures is {architectures!r}, not a list of texts")
+    if not isinstance(model_type, str):
+        raise CheckpointError(f"config.json: model_type is {model_type!r}, not a text")
+    return tuple(architectures), model_type

@@ -1,0 +1,276 @@
+"""What a user asks for: sampling parameters and prompts, checked before the engine sees them.
+
+Does not: tokenize, give requests ids or know a model; `check_prompt` is told the model's numbers.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from attrs import field, fields, frozen
+
+from vtcore.errors import RequestError
+from vtcore.interfaces.batch import RowParams
+from vtcore.request_checks import Problems
+from vtcore.sampling.mixing import child_seed
+
+__all__ = [
+    "MAX_BIASED_IDS",
+    "MAX_LOGPROBS",
+    "MAX_N",
+    "MAX_STOPS",
+    "Prompt",
+    "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "check_prompt",
+    "child_seed",
+    "parse_prompt",
+    "resolve_row_params",
+]
+
+MAX_N = 1024
+"""Most samples of one prompt: a single request must not fill the queue. (vLLM's default is 16384.)"""
+MAX_LOGPROBS = 20
+"""Most likely ids reported per position, unless all are asked for. Source: vLLM, max_logprobs; OpenAI API."""
+MAX_STOPS = 256
+"""Most stop strings, stop token ids or bad words of one request."""
+MAX_BIASED_IDS = 1024
+"""Most entries of logit_bias. (OpenAI's limit is 300, vLLM has none.)"""
+
+
+def _to_strings(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else _to_tuple(value)
+
+
+def _to_tuple(value: Any) -> Any:
+    """Lists become tuples, None becomes (); anything else stays, for the checks to name."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _to_ids(value: Sequence[int] | None) -> tuple[int, ...]:
+    ids: tuple[int, ...] = _to_tuple(value)
+    return ids
+
+
+def _to_ids_or_none(value: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if value is None else _to_ids(value)
+
+
+def _to_bias(value: Mapping[int, float] | Mapping[str, float] | None) -> dict[int, float] | None:
+    """Keys written as decimal strings become ints; keys that cannot stay, for the checks to name."""
+    if not isinstance(value, Mapping):
+        return value
+    bias: dict[Any, float] = {}
+    for key, number in value.items():
+        is_decimal = isinstance(key, str) and key.isascii() and key.isdecimal()
+        bias[int(key) if is_decimal else key] = number
+    return bias
+
+
+@frozen(kw_only=True)
+class SamplingParams:
+    """How the tokens of one request are chosen, when they end, and what is reported about them.
+
+    Names and defaults are vLLM's. Lists are kept as tuples; None in place of a list means empty.
+
+    Args:
+        n: Samples of the prompt, 1 to 1024; sample i has seed `child_seed(seed, i)`.
+        temperature: >= 0; below 1e-5 is greedy, and then top_k, top_p, min_p and seed have no effect.
+        top_p: 0 < top_p <= 1; the smallest set of most likely ids with this mass stays. 1 keeps all.
+        top_k: The k most likely ids stay, all ids tied with the k-th included; 0 or -1 keeps all.
+        min_p: 0 <= min_p <= 1; ids with less than min_p times the largest probability go. 0 keeps all.
+        repetition_penalty: > 0; 1 is off; over ids of prompt and output.
+        presence_penalty, frequency_penalty: -2 to 2; 0 is off; over ids of the output.
+        seed: 0 <= seed < 2**63; None lets the engine choose one.
+        max_tokens: Output tokens at most, >= 1.
+        min_tokens: No stop token is drawn before that many, 0 <= min_tokens <= max_tokens.
+        stop: Strings that end the output, one or several, none empty; needs `detokenize`.
+        stop_token_ids: Ids that end the output, beside the model's own end-of-sequence ids.
+        ignore_eos: The model's own end-of-sequence ids do not end the output.
+        logprobs: None, or how many of the most likely ids are reported per output token beside the one drawn,
+            0 to 20; -1 reports the whole vocabulary.
+        prompt_logprobs: The same for prompt tokens.
+        logit_bias: Token id (an int or its decimal string) -> number added to its logit, -100 to 100.
+        allowed_token_ids: None, or the only ids that may be drawn.
+        bad_words: Texts that must not be completed.
+        include_stop_str_in_output: The text ends with the stop string instead of right before it.
+        skip_special_tokens: Special tokens do not show in the text.
+        detokenize: Text is made; without it only ids are returned.
+
+    Raises:
+        RequestError: A value is of the wrong type or outside its range; all such values are named at once.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop: tuple[str, ...] = field(default=(), converter=_to_strings)
+    stop_token_ids: tuple[int, ...] = field(default=(), converter=_to_ids)
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logit_bias: dict[int, float] | None = field(default=None, converter=_to_bias, hash=False)
+    allowed_token_ids: tuple[int, ...] | None = field(default=None, converter=_to_ids_or_none)
+    bad_words: tuple[str, ...] = field(default=(), converter=_to_strings)
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    detokenize: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        check = Problems()
+        check.integer("n", self.n, 1, MAX_N, "send several requests")
+        check.number("temperature", self.temperature, low=0.0)
+        check.number("top_p", self.top_p, above=0.0, high=1.0, remedy="1 keeps all ids")
+        check.integer("top_k", self.top_k, -1, None, "0 keeps all ids")
+        check.number("min_p", self.min_p, low=0.0, high=1.0, remedy="0 keeps all ids")
+        check.number("repetition_penalty", self.repetition_penalty, above=0.0, remedy="1 turns it off")
+        check.number("presence_penalty", self.presence_penalty, low=-2.0, high=2.0, remedy="0 turns it off")
+        check.number("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0, remedy="0 turns it off")
+        check.optional_integer("seed", self.seed, 0, 2**63 - 1, "None lets the engine choose one")
+        has_max = check.integer("max_tokens", self.max_tokens, 1, None, "an output has at least one token")
+        if check.integer("min_tokens", self.min_tokens, 0, None) and has_max:
+            check.that(
+                self.min_tokens <= self.max_tokens,
+                f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}; raise max_tokens",
+            )
+        if check.strings("stop", self.stop, MAX_STOPS) and self.stop and self.detokenize is False:
+            check.that(
+                False,
+                "stop needs text, but detokenize=False makes none; use stop_token_ids or detokenize=True",
+            )
+        check.ids("stop_token_ids", self.stop_token_ids, MAX_STOPS)
+        check.strings("bad_words", self.bad_words, MAX_STOPS)
+        for name in ("logprobs", "prompt_logprobs"):
+            remedy = "-1 reports the whole vocabulary, None nothing"
+            check.optional_integer(name, getattr(self, name), -1, MAX_LOGPROBS, remedy)
+        check.bias("logit_bias", self.logit_bias, MAX_BIASED_IDS)
+        if self.allowed_token_ids is not None and check.ids("allowed_token_ids", self.allowed_token_ids):
+            check.that(len(self.allowed_token_ids) > 0, "allowed_token_ids is empty; None allows all ids")
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize"):
+            check.boolean(name, getattr(self, name))
+        check.raise_if_any()
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> SamplingParams:
+        """Parameters from a mapping of their names.
+
+        Raises:
+            RequestError: A key is not a parameter (all are named, each with the closest one), or as above.
+        """
+        names = [attribute.name for attribute in fields(cls)]
+        check = Problems()
+        for key in options:
+            if key not in names:
+                close = difflib.get_close_matches(str(key), names, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
+                check.that(False, f"{key!r} is not a sampling parameter; {hint}")
+        check.raise_if_any()
+        return cls(**options)
+
+
+def resolve_row_params(
+    params: SamplingParams, seed: int, stop_ids: Sequence[int], bad_words: Sequence[Sequence[int]]
+) -> RowParams:
+    """What the sampler needs of `params`, with nothing left to default.
+
+    Args:
+        seed: 0 <= seed < 2**63, of this sample of the request.
+        stop_ids: All ids that end the request: its stop_token_ids, and the model's own unless eos is ignored.
+        bad_words: Token sequences of `params.bad_words`, as the tokenizer writes them.
+    """
+    return RowParams(
+        temperature=float(params.temperature),
+        top_k=max(params.top_k, 0),
+        top_p=float(params.top_p),
+        min_p=float(params.min_p),
+        repetition_penalty=float(params.repetition_penalty),
+        presence_penalty=float(params.presence_penalty),
+        frequency_penalty=float(params.frequency_penalty),
+        seed=seed,
+        logit_bias=tuple((key, float(bias)) for key, bias in (params.logit_bias or {}).items()),
+        allowed_token_ids=params.allowed_token_ids,
+        bad_words=tuple(tuple(word) for word in bad_words),
+        min_tokens=params.min_tokens,
+        stop_ids=tuple(dict.fromkeys(stop_ids)),
+        logprobs=params.logprobs,
+    )
+
+
+def check_prompt(
+    token_ids: Sequence[int], params: SamplingParams, vocab_size: int, max_model_len: int
+) -> None:
+    """Whether the model can serve this prompt with these parameters.
+
+    Args:
+        vocab_size: Ids are 0 <= id < vocab_size.
+        max_model_len: Prompt and output together, in tokens.
+
+    Raises:
+        RequestError: The prompt is empty, too long to leave room for one token, or holds something else than
+            ids of the vocabulary; or a parameter names an id outside it. All problems are named at once.
+    """
+    check = Problems()
+    check.that(len(token_ids) > 0, "the prompt is empty; give at least one token")
+    check.that(
+        len(token_ids) + 1 <= max_model_len or not token_ids,
+        f"the prompt has {len(token_ids)} tokens, but max_model_len={max_model_len} leaves room for "
+        f"{max_model_len - 1} and one output token; shorten the prompt or raise max_model_len",
+    )
+    check.in_vocabulary("prompt_token_ids", token_ids, vocab_size)
+    check.in_vocabulary("stop_token_ids", params.stop_token_ids, vocab_size)
+    check.in_vocabulary("logit_bias", tuple(params.logit_bias or ()), vocab_size)
+    check.in_vocabulary("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
+    check.raise_if_any()
+
+
+class TextPrompt(TypedDict):
+    """A prompt as text."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """A prompt as token ids."""
+
+    prompt_token_ids: list[int]
+
+
+Prompt = str | TextPrompt | TokensPrompt
+
+_FORMS = 'a prompt is a string, {"prompt": "text"} or {"prompt_token_ids": [1, 2]}'
+
+
+def parse_prompt(prompt: Prompt) -> tuple[str | None, list[int] | None]:
+    """The prompt's text or its token ids; the other one is None.
+
+    Raises:
+        RequestError: It has another form.
+    """
+    if isinstance(prompt, str):
+        return prompt, None
+    if not isinstance(prompt, Mapping):
+        raise RequestError(f"a prompt of type {type(prompt).__name__} is not served: {_FORMS}")
+    if set(prompt) == {"prompt"}:
+        text = prompt["prompt"]  # type: ignore[typeddict-item]
+        if not isinstance(text, str):
+            raise RequestError(f'"prompt" is of type {type(text).__name__}, not a string: {_FORMS}')
+        return text, None
+    if set(prompt) == {"prompt_token_ids"}:
+        ids = prompt["prompt_token_ids"]  # type: ignore[typeddict-item]
+        if not isinstance(ids, list | tuple):
+            raise RequestError(f'"prompt_token_ids" is of type {type(ids).__name__}, not a list: {_FORMS}')
+        return None, list(ids)
+    raise RequestError(f"a prompt with keys {sorted(map(str, prompt))} is not served: {_FORMS}")

@@ -1,0 +1,26 @@
+"""The one place that guesses what a mistyped name was meant to be.
+
+Does not: decide anything; its text is only ever the end of an error sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Say which of the known names is close to `word`.
+
+    Args:
+        word: What was written.
+        known: What could have been written.
+
+    Returns:
+        `"; did you mean 'x'?"`, or the known names when none is close, or "" when there are none.
+    """
+    names = sorted(set(known))
+    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""

@@ -1,0 +1,361 @@
+"""Random schedules over the toy architecture, judged against the one-request reference.
+
+Does not: choose what is random; a `ScheduleCase` is plain data that hypothesis or a seed draws.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import cycle
+from random import Random
+
+from attrs import define, field, frozen
+
+from vtcore.config.env import Environment
+from vtcore.config.options import UserOptions
+from vtcore.engine.core import AddRequest, EngineCore, FinishRequest, counters_of
+from vtcore.errors import EngineError
+from vtcore.execution.model_runner import ModelRunner
+from vtcore.interfaces.batch import EngineRequest, RowInit, RowParams
+from vtcore.loader import Internals, LoadedCore, load_core
+from vtcore.plugins import build_registry
+from vtcore.registry import PluginRegistry
+from vtcore.speculation.drafter import Drafter
+from vtcore.testing import toy_plugin
+from vtcore.testing.invariants import check_idle, check_invariants
+from vtcore.testing.late_executor import LateExecutor
+from vtcore.testing.reference import ToyReference
+from vtcore.testing.toy_drafters import JunkDrafter, OracleDrafter, ShiftedDrafter
+from vtcore.testing.toy_hash import mix
+from vtcore.testing.wire import through_msgpack
+
+PAST_THE_STOP = 12
+"""How far the oracle knows a request's continuation beyond its end."""
+
+
+@frozen(kw_only=True)
+class CaseRequest:
+    """One request of a case.
+
+    Args:
+        arrival: Messages taken before this one arrives; equal numbers arrive together.
+        abort_after: Output tokens the front end has seen when it aborts; None never does.
+        stop_string_at: Output tokens kept by a late stop string; None has none.
+        follows: Index of the request whose prompt and answer begin this prompt (a second turn).
+    """
+
+    prompt: tuple[int, ...]
+    max_tokens: int = 8
+    params: RowParams = field(factory=RowParams)
+    eos: tuple[int, ...] = ()
+    stop: tuple[int, ...] = ()
+    arrival: int = 0
+    abort_after: int | None = None
+    stop_string_at: int | None = None
+    masked: bool = False
+    follows: int | None = None
+    prompt_logprobs: int | None = None
+    priority: int = 0
+
+
+@frozen(kw_only=True)
+class ScheduleCase:
+    """A whole run.
+
+    Args:
+        num_blocks: None is exactly what the largest request needs.
+        captured_k: () is no drafter. drafter: "oracle", "half" (an oracle that errs), "junk", "shifted".
+        ks: Drawn from in turn for num_drafts_out.
+    """
+
+    requests: tuple[CaseRequest, ...]
+    seed: int = 0
+    depth: int = 1
+    budget: int = 64
+    block_size: int = 4
+    num_blocks: int | None = None
+    max_num_seqs: int = 4
+    parts: tuple[str, ...] = ("whole", "state")
+    window: int = 5
+    vocab_size: int = 12
+    prefix_caching: bool | None = None
+    drafter: str | None = None
+    captured_k: tuple[int, ...] = (0,)
+    ks: tuple[int, ...] = (0,)
+    policy: str = "fcfs"
+
+
+class ToyMask:
+    """A grammar whose allowed ids depend on every token so far."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+
+    def mask(self, tokens: Sequence[int]) -> bytes | None:
+        """Half of the ids, never none."""
+        state = sum((index + 1) * token for index, token in enumerate(tokens))
+        bits = bytearray(-(-self._vocab_size // 8))
+        for token in range(self._vocab_size):
+            if mix(state, token) % 2 or token == state % self._vocab_size:
+                bits[token // 8] |= 1 << (token % 8)
+        return bytes(bits)
+
+
+@define
+class Outcome:
+    """What a run showed."""
+
+    counters: Counter[str] = field(factory=Counter)
+    outputs: dict[str, list[int]] = field(factory=dict)
+
+
+class _Run:
+    def __init__(self, case: ScheduleCase, registry: PluginRegistry) -> None:
+        self.case = case
+        self.registry = registry
+        self.random = Random(case.seed)
+        self.reference = ToyReference(case.vocab_size, case.parts, case.window)
+        self.outputs: dict[str, list[int]] = {}
+        self.logprobs: dict[str, list[object]] = {}
+        self.prompt_logprobs: dict[str, dict[int, object]] = {}
+        self.reasons: dict[str, tuple[str | None, int | None]] = {}
+        self.ended_by_us: dict[str, int] = {}
+        self.sent: dict[str, EngineRequest] = {}
+        self.expected: dict[str, tuple[list[int], list[object]]] = {}
+        self.pending = list(enumerate(case.requests))
+        self.messages = 0
+        self.tick = 0
+        self.loaded: LoadedCore | None = None
+
+    def expect(self, request: EngineRequest) -> tuple[list[int], list[object]]:
+        """Reference output of a request, and as much more as the oracle wants."""
+        key = request.id
+        if key not in self.expected:
+            mask = ToyMask(self.case.vocab_size).mask if request.needs_mask else None
+            tokens, logprobs = self.reference.continue_prompt(
+                request.prompt_token_ids, request.params, request.max_tokens + PAST_THE_STOP, mask
+            )
+            self.expected[key] = (tokens, list(logprobs))
+        return self.expected[key]
+
+    def drafter(self) -> Drafter | None:
+        kind = self.case.drafter
+        if kind is None:
+            return None
+        if kind == "junk":
+            return JunkDrafter()
+        if kind == "shifted":
+            return ShiftedDrafter(max(self.case.captured_k))
+        errs = kind == "half"
+        return OracleDrafter(self.sequence, lambda token, p: errs and mix(mix(token, p), 5) % 3 == 0)
+
+    def sequence(self, init: RowInit) -> Sequence[int]:
+        """The full sequence of the request that owns a row."""
+        for request in self.sent.values():
+            if request.params == init.params and request.prompt_token_ids == init.tokens[: init.prompt_len]:
+                return [*request.prompt_token_ids, *self.expect(request)[0]]
+        raise AssertionError("a row was admitted for no request")
+
+    def arrive(self) -> None:
+        """Messages that are due: arrivals in order, aborts and stop strings at random moments."""
+        assert self.loaded is not None
+        inbox = self.loaded.core.inbox
+        still = []
+        for index, case in self.pending:
+            if case.arrival > self.tick or (
+                case.follows is not None and f"r{case.follows}" not in self.reasons
+            ):
+                still.append((index, case))
+                continue
+            prompt = case.prompt
+            if case.follows is not None:
+                first = self.sent[f"r{case.follows}"]
+                prompt = (*first.prompt_token_ids, *self.outputs[first.id], *prompt)
+            request = EngineRequest(
+                id=f"r{index}",
+                prompt_token_ids=prompt,
+                params=case.params,
+                max_tokens=case.max_tokens,
+                stop_token_ids=case.stop,
+                eos_token_ids=case.eos,
+                prompt_logprobs=case.prompt_logprobs,
+                arrival_s=float(self.tick),
+                priority=case.priority,
+                needs_mask=case.masked,
+            )
+            self.sent[request.id] = through_msgpack(request)
+            self.outputs[request.id] = []
+            self.logprobs[request.id] = []
+            inbox.append(AddRequest(request, ToyMask(self.case.vocab_size) if case.masked else None))
+        self.pending = still
+        for index, case in enumerate(self.case.requests):
+            name = f"r{index}"
+            if name not in self.outputs or name in self.reasons:
+                continue
+            seen = len(self.outputs[name])
+            if case.abort_after is not None and seen >= case.abort_after and self.random.random() < 0.5:
+                inbox.append(FinishRequest(name, "abort"))
+                self.reasons[name] = ("abort", None)
+            elif case.stop_string_at is not None and seen >= case.stop_string_at:
+                inbox.append(FinishRequest(name, "stop", case.stop_string_at))
+                self.reasons[name] = ("stop", None)
+
+    def take(self, core: EngineCore) -> None:
+        """One step; late updates of requests that the front end ended are dropped there."""
+        for update in core.step():
+            if update.id in self.reasons:
+                continue
+            self.outputs[update.id] += update.tokens
+            self.logprobs[update.id] += update.logprobs
+            self.prompt_logprobs.setdefault(update.id, {}).update(update.prompt_logprobs)
+            if update.finish_reason is not None:
+                self.reasons[update.id] = (update.finish_reason, update.stop_reason)
+
+    def hidden_after(self, tokens: Sequence[int], count: int) -> int:
+        """The target's hidden after the first `count` tokens."""
+        return self.reference.hidden(tokens[:count])
+
+    def check_drafts(self, core: EngineCore, executor: LateExecutor, drafter: object) -> None:
+        """Every live row's drafts equal those of a drafter without any cache."""
+        if not isinstance(drafter, ShiftedDrafter) or core.scheduler.memory.prefix_caching:
+            executor.polled.clear()
+            return
+        for batch, result in executor.polled:
+            for row in result.rows:
+                owner = core.scheduler.rows.owner[row.row]
+                if owner is None or owner.home_drafts is not row.drafts or not row.tokens:
+                    continue
+                expected = ShiftedDrafter.from_scratch(
+                    owner.tokens,
+                    partial(self.hidden_after, owner.tokens),
+                    owner.limit,
+                    self.case.vocab_size,
+                    batch.num_drafts_out,
+                )
+                assert list(row.drafts[: batch.num_drafts_out]) == expected, "drafts differ from scratch"
+                assert set(row.drafts[batch.num_drafts_out :]) <= {-1}
+        executor.polled.clear()
+
+
+def toy_registry() -> PluginRegistry:
+    """A registry with the core's own plugins and the toy, none of the installed ones."""
+    return build_registry(extra=(toy_plugin,), entry_points=False)
+
+
+def run_schedule(case: ScheduleCase, registry: PluginRegistry | None = None) -> Outcome:
+    """Run a case to its end, asserting outputs, reasons, logprobs, drafts and every invariant.
+
+    Raises:
+        AssertionError: Something differs from the reference.
+    """
+    run = _Run(case, registry or toy_registry())
+    drafter = run.drafter()
+    longest = _longest(case)
+    num_blocks = case.num_blocks or -(-longest // case.block_size)
+    max_model_len = min(longest, num_blocks * case.block_size) if "whole" in case.parts else longest
+    ks = cycle(case.ks)
+    executors: list[LateExecutor] = []
+
+    def make_executor(runner: ModelRunner) -> LateExecutor:
+        executors.append(LateExecutor(runner, run.random, through_msgpack, run.arrive))
+        return executors[0]
+
+    internals = Internals(
+        depth=case.depth,
+        drafter=drafter,
+        captured_k=case.captured_k,
+        choose_k=lambda num_rows: next(ks),
+        make_executor=make_executor,
+        step_budget=case.budget,
+        policy_time_limit_s=None,
+        clock=lambda: float(run.tick),
+        check=check_invariants,
+    )
+    options = UserOptions(
+        dtype="float64",
+        block_size=case.block_size,
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        max_num_seqs=case.max_num_seqs,
+        enable_prefix_caching=case.prefix_caching,
+        scheduling_policy=case.policy,
+    )
+    config = {
+        "model_type": "toy",
+        "vocab_size": case.vocab_size,
+        "parts": case.parts,
+        "window": case.window,
+    }
+    loaded = load_core(
+        options,
+        hf_config=config,
+        tensors={},
+        registry=run.registry,
+        environment=Environment(),
+        internals=internals,
+    )
+    run.loaded = loaded
+    core, executor = loaded.core, executors[0]
+    executor.poison(core.scheduler.memory, loaded.caches)
+    run.arrive()
+    bound = 400 + 60 * sum(r.max_tokens + len(r.prompt) for r in case.requests)
+    while run.pending or core.has_work:
+        run.tick += 1
+        run.arrive()
+        run.take(core)
+        run.check_drafts(core, executor, drafter)
+        bound -= 1
+        if not bound:
+            raise EngineError("no progress: the schedule does not end")
+    check_idle(core)
+    executor.check_canaries()
+    _judge(run)
+    counters: Counter[str] = Counter(counters_of(core))
+    counters["late_launches"] = executor.num_late
+    counters["illegal_drafts"] = loaded.runner.num_illegal_drafts
+    loaded.close()
+    return Outcome(counters, run.outputs)
+
+
+def _longest(case: ScheduleCase) -> int:
+    lengths: list[int] = []
+    for request in case.requests:
+        before = lengths[request.follows] if request.follows is not None else 0
+        lengths.append(before + len(request.prompt) + request.max_tokens)
+    return max(lengths)
+
+
+def _judge(run: _Run) -> None:
+    for index, case in enumerate(run.case.requests):
+        name = f"r{index}"
+        request, got = run.sent[name], run.outputs[name]
+        tokens, logprobs = run.expect(request)
+        assert run.loaded is not None
+        limit = min(case.max_tokens, run.loaded.plan.max_model_len - len(request.prompt_token_ids))
+        length, reason = _end(tokens[:limit], case)
+        if run.reasons[name][0] == "abort" or case.stop_string_at is not None:
+            assert got == tokens[: len(got)], f"{name}: {got} is no prefix of {tokens}"
+            assert len(got) <= length
+        else:
+            assert got == tokens[:length], f"{name}: {got} != {tokens[:length]}"
+            assert run.reasons[name] == reason, f"{name}: ended by {run.reasons[name]}, not {reason}"
+        if case.params.logprobs is not None:
+            assert run.logprobs[name] == logprobs[: len(got)], f"{name}: logprobs differ"
+        if case.prompt_logprobs is not None and got:
+            known = run.prompt_logprobs.get(name, {})
+            assert sorted(known) == list(range(1, len(request.prompt_token_ids))), f"{name}: {sorted(known)}"
+            for position, entry in known.items():
+                assert entry.token_id == request.prompt_token_ids[position]  # type: ignore[attr-defined]
+
+
+def _end(tokens: Sequence[int], case: CaseRequest) -> tuple[int, tuple[str, int | None]]:
+    for count, token in enumerate(tokens, start=1):
+        if count < case.params.min_tokens:
+            continue
+        if token in case.eos:
+            return count, ("stop", None)
+        if token in case.stop:
+            return count, ("stop", token)
+    return len(tokens), ("length", None)
