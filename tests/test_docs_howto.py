@@ -48,7 +48,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def view(request_id: str, num_prompt_tokens: int) -> WaitingView:
-    return WaitingView(request_id, 0.0, 0.0, 0, "", None, num_prompt_tokens, 1, 0, 0, ())
+    return WaitingView(request_id, 0.0, 0.0, 0, "", num_prompt_tokens, 1, 0, 0, ())
 
 
 def check(policy: type[SchedulerPolicy]) -> None:

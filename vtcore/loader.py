@@ -256,8 +256,8 @@ def _cache_specs(
             )
         if internals.k_max and not spec.rollback:
             raise ConfigError(
-                f"speculation is not served with KV-cache spec {spec.kind!r} of arch {config.model.arch!r}: it "
-                f"declares no rollback; switch the drafter off"
+                f"speculation is not served with KV-cache spec {spec.kind!r} of arch {config.model.arch!r}: "
+                f"it declares no rollback; switch the drafter off"
             )
     return specs
 
@@ -290,7 +290,7 @@ def _build_model(
             acc_dtype=acc_dtype(dtype),
             device=config.model.device,
             ops=resolve_ops(config.model.device, arch_ops=arch.ops()),
-            linear=lambda name: PlainLinear(parameters.param(name)),
+            linear=lambda name: PlainLinear(parameters.linear_weight(name)),
             param=parameters.param,
             parallel=SingleRank(),
             max_position=plan.max_model_len,

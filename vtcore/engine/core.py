@@ -160,7 +160,7 @@ class EngineCore:
         self.executor.launch_sample(frame.step, self._row_masks(frame))
 
     def _row_masks(self, frame: Frame) -> tuple[RowMasks, ...]:
-        """Masks of live rows that emit, one per query row: after the known tokens and the drafts before it."""
+        """Masks of live rows that emit, one per query row: after known tokens and the drafts before it."""
         if not self._masks:
             return ()
         rows = self.scheduler.rows

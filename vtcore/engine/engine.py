@@ -1,7 +1,7 @@
 """The synchronous front end: prompts in, request outputs out, over one core.
 
-Does not: schedule or sample. Text is made here and stop strings are matched here, and what a match cuts off is
-cut off here; the core is only told to stop.
+Does not: schedule or sample. Text is made here, stop strings are matched here, and what follows a match is
+dropped here; the core is only told to stop.
 """
 
 from __future__ import annotations

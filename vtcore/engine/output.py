@@ -39,11 +39,11 @@ class Sample:
         self.logprobs += update.logprobs
         match = None
         if self.detokenizer is not None:
-            tokens = update.tokens
-            if update.finish_reason == "stop" and not params.include_stop_str_in_output:
-                # The token that ended it is no part of the text.
-                tokens = tokens[:-1]
-            match = self.detokenizer.append(tokens)
+            ended = update.finish_reason == "stop"
+            match = self.detokenizer.append(update.tokens[:-1] if ended else update.tokens)
+            if ended and match is None and params.include_stop_str_in_output:
+                # Its text is kept, but a stop string that ends on it does not count.
+                self.detokenizer.append(update.tokens[-1:])
         if match is None:
             self.finish_reason, self.stop_reason = update.finish_reason, update.stop_reason
             return False

@@ -69,7 +69,9 @@ class StepBuilder:
             # The query ends so that no row samples a position >= limit.
             lens_U = torch.minimum(lens_U, tables.limit.index_select(0, rows_U) - 1 - computed_U)
             ids_UQ = torch.cat((ids_UQ, drafts_UK.where(legal_UK, 0)), 1)
-            positions_UQ = positions_UQ + torch.arange(query, device=self._device)
+            # Tokens past a cut query stay at its last position, inside every table.
+            ahead_Q = torch.arange(query, device=self._device)
+            positions_UQ = positions_UQ + torch.minimum(ahead_Q, lens_U.unsqueeze(1) - 1)
             shortest = int(lens_U.min())
             if shortest < 1:
                 raise EngineError(f"step {batch.step}: a row at its limit was launched")

@@ -166,11 +166,11 @@ def _check_fits(plan: MemoryPlan, limits: PlanLimits) -> None:
     per_block = sum(pool.unit_bytes for pool in plan.pools if isinstance(pool.lifetime, Whole))
     fixed = total - per_block * limits.num_blocks
     fitting = (limits.available_bytes - fixed) // per_block if per_block else -1
-    remedy = (
-        f"the largest num_blocks that fits is {fitting}"
-        if fitting > 0
-        else "no num_blocks fits: lower max_num_seqs, use a smaller dtype or free memory"
-    )
+    remedy = "no num_blocks fits: lower max_num_seqs, use a smaller dtype or free memory"
+    if fitting > 0:
+        remedy = f"the largest num_blocks that fits is {fitting}"
+        if limits.max_model_len_pinned and fitting * limits.block_size < limits.max_model_len:
+            remedy += f", with max_model_len at most {fitting * limits.block_size}"
     raise MemoryPlanError(
         f"num_blocks={limits.num_blocks} and max_num_seqs={limits.max_num_seqs} need {_mib(total)} "
         f"(weights {_mib(plan.weight_bytes)}, caches {_mib(plan.cache_bytes)}), "

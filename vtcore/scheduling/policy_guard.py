@@ -57,14 +57,17 @@ class PolicyGuard:
         self.breaches = 0
         self.wants_events = type(policy).on_events is not SchedulerPolicy.on_events
         self._own_victim = type(policy).victim is not SchedulerPolicy.victim
-        self.is_static = policy.static
-        """Whether admission follows the keys alone; else `candidates` is asked once per step."""
         self._window = min(max(policy.window, 1), MAX_WINDOW)
 
     @property
     def is_off(self) -> bool:
         """Whether the policy has breached its contract too often to be asked again."""
         return self.breaches >= MAX_BREACHES
+
+    @property
+    def is_static(self) -> bool:
+        """Whether admission follows the keys alone; else `candidates` is asked once per step."""
+        return self._policy.static or self.is_off
 
     def order_key(self, request: RequestState) -> tuple[object, ...]:
         """(policy key..., arrival, id) of an arriving request; a bad key counts as a breach and as ()."""
@@ -74,6 +77,8 @@ class PolicyGuard:
                 key = tuple(self._policy.key(self._waiting_view(request, self._clock(), 0)))
                 if not all(type(part) in (int, float, str) for part in key):
                     raise TypeError(f"key {key!r} holds something other than int, float or str")
+                if any(part != part for part in key):
+                    raise ValueError(f"key {key!r} holds a NaN, which has no place in an order")
             except Exception as error:
                 self._breach("key", error)
                 key = ()
@@ -83,7 +88,7 @@ class PolicyGuard:
 
     def candidates(self, waiting: WaitingQueue, ctx: PolicyContext) -> list[RequestState]:
         """Waiting requests in the order of admission, a window of them; a starving request is first."""
-        if self.is_static or self.is_off:
+        if self.is_static:
             first = waiting.first()
             ordered = [] if first is None else [first]
         else:
@@ -127,7 +132,8 @@ class PolicyGuard:
         start = self._clock()
         try:
             order = list(self._policy.order(views, ctx))
-            if sorted(order) != list(range(len(window))):
+            # True, 1.0 and 1 compare equal, and only the last is an index.
+            if not all(type(index) is int for index in order) or sorted(order) != list(range(len(window))):
                 raise ValueError(f"order is no permutation of range({len(window)}): {order[:8]}")
         except Exception as error:
             self._breach("order", error)

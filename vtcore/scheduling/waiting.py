@@ -9,7 +9,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from vtcore.scheduling.request_state import RequestState, Status
+from vtcore.scheduling.request_state import RequestState
 
 
 class WaitingQueue:
@@ -20,34 +20,37 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[object, ...], int, RequestState]] = []
-        self._arrivals: deque[RequestState] = deque()
+        self._arrivals: deque[tuple[int, RequestState]] = deque()
         self._ticket = count()
-        self._size = 0
+        # Entries stay behind when a request leaves, and it may come back; only its last ticket counts.
+        self._ticket_of: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._ticket_of)
 
     def push(self, request: RequestState) -> None:
         """Add a request whose status is WAITING."""
-        heappush(self._heap, (request.order_key, next(self._ticket), request))
+        ticket = next(self._ticket)
+        self._ticket_of[request.id] = ticket
+        heappush(self._heap, (request.order_key, ticket, request))
         if request.num_preemptions:
-            self._arrivals.appendleft(request)
+            self._arrivals.appendleft((ticket, request))
         else:
-            self._arrivals.append(request)
-        self._size += 1
+            self._arrivals.append((ticket, request))
 
     def discard(self, request: RequestState) -> None:
         """Forget a request that left the WAITING state; its entries are dropped when they surface."""
-        self._size -= 1
-        if len(self._heap) > 2 * self._size + 64:
-            self._heap = [entry for entry in self._heap if entry[2].status is Status.WAITING]
+        del self._ticket_of[request.id]
+        if len(self._heap) > 2 * len(self) + 64:
+            self._heap = [entry for entry in self._heap if self._waits(entry[1], entry[2])]
             heapify(self._heap)
-            self._arrivals = deque(r for r in self._arrivals if r.status is Status.WAITING)
+        if len(self._arrivals) > 2 * len(self) + 64:
+            self._arrivals = deque(entry for entry in self._arrivals if self._waits(*entry))
 
     def first(self) -> RequestState | None:
         """The request with the smallest key."""
         heap = self._heap
-        while heap and heap[0][2].status is not Status.WAITING:
+        while heap and not self._waits(heap[0][1], heap[0][2]):
             heappop(heap)
         return heap[0][2] if heap else None
 
@@ -58,7 +61,7 @@ class WaitingQueue:
         frontier = [(heap[0], 0)] if self.first() is not None else []
         while frontier and len(found) < size:
             entry, index = heappop(frontier)
-            if entry[2].status is Status.WAITING:
+            if self._waits(entry[1], entry[2]):
                 found.append(entry[2])
             for child in (2 * index + 1, 2 * index + 2):
                 if child < len(heap):
@@ -68,6 +71,9 @@ class WaitingQueue:
     def oldest(self) -> RequestState | None:
         """The request that has waited longest since it arrived."""
         arrivals = self._arrivals
-        while arrivals and arrivals[0].status is not Status.WAITING:
+        while arrivals and not self._waits(*arrivals[0]):
             arrivals.popleft()
-        return arrivals[0] if arrivals else None
+        return arrivals[0][1] if arrivals else None
+
+    def _waits(self, ticket: int, request: RequestState) -> bool:
+        return self._ticket_of.get(request.id) == ticket

@@ -43,11 +43,11 @@ def draw_params(choose: Choose, vocab_size: int) -> RowParams:
 
 
 def draw_request(
-    choose: Choose, index: int, vocab_size: int, base: tuple[int, ...], may_end: bool
+    choose: Choose, index: int, vocab_size: int, base: tuple[int, ...], may_end: bool, num_own: Sequence[int]
 ) -> CaseRequest:
     """One request; often with the same prompt as others, or an earlier one's next turn."""
     tokens = range(vocab_size)
-    own = tuple(choose(tokens) for _ in range(choose(range(1, 12))))
+    own = tuple(choose(tokens) for _ in range(choose(num_own)))
     params = draw_params(choose, vocab_size)
     stop = params.stop_ids or ((choose(tokens),) if choose((False, False, True)) else ())
     return CaseRequest(
@@ -66,25 +66,35 @@ def draw_request(
     )
 
 
-def draw_case(choose: Choose, policy: str = "fcfs", may_end: bool = True) -> ScheduleCase:
+def draw_case(
+    choose: Choose,
+    policy: str = "fcfs",
+    may_end: bool = True,
+    vocab_sizes: Sequence[int] = (12, 4),
+    num_own: Sequence[int] = range(1, 12),
+    drafters: Sequence[str | None] = (None, "oracle", "half", "junk", "shifted"),
+    block_sizes: Sequence[int] = (4, 4, 1, 8),
+) -> ScheduleCase:
     """A case of one to seven requests.
 
     Args:
         may_end: Whether requests may be aborted or stopped from outside.
+        num_own: Lengths of what a prompt has beside the shared beginning, in tokens.
     """
-    vocab_size = choose((12, 4))
+    vocab_size = choose(vocab_sizes)
     base = tuple(choose(range(vocab_size)) for _ in range(choose(range(1, 15))))
     requests = tuple(
-        draw_request(choose, index, vocab_size, base, may_end) for index in range(choose(range(1, 8)))
+        draw_request(choose, index, vocab_size, base, may_end, num_own)
+        for index in range(choose(range(1, 8)))
     )
-    drafter = choose((None, "oracle", "half", "junk", "shifted"))
+    drafter = choose(drafters)
     captured: tuple[int, ...] = (0,) if drafter is None else choose(((0, 1), (0, 1, 3), (0, 3)))
     return ScheduleCase(
         requests=requests,
         seed=choose(range(1 << 16)),
         depth=choose((1, 2)),
         budget=choose(BUDGETS),
-        block_size=choose((4, 4, 1, 8)),
+        block_size=choose(block_sizes),
         # Mostly the pool holds just the largest request, so that preemption is usual.
         num_blocks=choose((None, None, None, 64)),
         max_num_seqs=choose((4, 3, 2, 1)),

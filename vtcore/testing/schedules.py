@@ -1,4 +1,4 @@
-"""Random schedules over the toy architecture, judged against the one-request reference.
+"""Random schedules over any architecture, judged against a one-request-at-a-time reference.
 
 Does not: choose what is random; a `ScheduleCase` is plain data that hypothesis or a seed draws.
 """
@@ -6,19 +6,21 @@ Does not: choose what is random; a `ScheduleCase` is plain data that hypothesis 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from random import Random
+from typing import Any, Protocol
 
 from attrs import define, field, frozen
+from torch import Tensor
 
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.engine.core import AddRequest, EngineCore, FinishRequest, counters_of
 from vtcore.errors import EngineError
 from vtcore.execution.model_runner import ModelRunner
-from vtcore.interfaces.batch import EngineRequest, RowInit, RowParams
+from vtcore.interfaces.batch import EngineRequest, RowInit, RowParams, TokenLogprobs
 from vtcore.loader import Internals, LoadedCore, load_core
 from vtcore.plugins import build_registry
 from vtcore.registry import PluginRegistry
@@ -31,6 +33,8 @@ from vtcore.testing.toy_drafters import JunkDrafter, OracleDrafter, ShiftedDraft
 from vtcore.testing.toy_hash import mix
 from vtcore.testing.wire import through_msgpack
 
+LOGPROB_TOLERANCE = 1e-8
+"""In float64, between schedules. Source: the design's eighth law."""
 PAST_THE_STOP = 12
 """How far the oracle knows a request's continuation beyond its end."""
 
@@ -87,6 +91,35 @@ class ScheduleCase:
     policy: str = "fcfs"
 
 
+class Reference(Protocol):
+    """What each request gives when nothing else runs."""
+
+    def continue_prompt(
+        self,
+        prompt: Sequence[int],
+        params: RowParams,
+        num_tokens: int,
+        mask: Callable[[Sequence[int]], bytes | None] | None = None,
+    ) -> tuple[list[int], list[TokenLogprobs | None]]:
+        """Sample `num_tokens` tokens, stopping for nothing; their logprobs where asked."""
+
+
+@frozen
+class ScheduledModel:
+    """The model that a case runs on.
+
+    Args:
+        hf_config, tensors: As `load_core` takes them.
+        has_blocks: Whether it has a pool of blocks that live as long as the request.
+    """
+
+    registry: PluginRegistry
+    hf_config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    reference: Reference
+    has_blocks: bool = True
+
+
 class ToyMask:
     """A grammar whose allowed ids depend on every token so far."""
 
@@ -112,32 +145,31 @@ class Outcome:
 
 
 class _Run:
-    def __init__(self, case: ScheduleCase, registry: PluginRegistry) -> None:
+    def __init__(self, case: ScheduleCase, model: ScheduledModel) -> None:
         self.case = case
-        self.registry = registry
+        self.model = model
         self.random = Random(case.seed)
-        self.reference = ToyReference(case.vocab_size, case.parts, case.window)
+        self.reference = model.reference
         self.outputs: dict[str, list[int]] = {}
-        self.logprobs: dict[str, list[object]] = {}
-        self.prompt_logprobs: dict[str, dict[int, object]] = {}
+        self.logprobs: dict[str, list[TokenLogprobs]] = {}
+        self.prompt_logprobs: dict[str, dict[int, TokenLogprobs]] = {}
         self.reasons: dict[str, tuple[str | None, int | None]] = {}
         self.ended_by_us: dict[str, int] = {}
         self.sent: dict[str, EngineRequest] = {}
-        self.expected: dict[str, tuple[list[int], list[object]]] = {}
+        self.expected: dict[str, tuple[list[int], list[TokenLogprobs | None]]] = {}
         self.pending = list(enumerate(case.requests))
         self.messages = 0
         self.tick = 0
         self.loaded: LoadedCore | None = None
 
-    def expect(self, request: EngineRequest) -> tuple[list[int], list[object]]:
+    def expect(self, request: EngineRequest) -> tuple[list[int], list[TokenLogprobs | None]]:
         """Reference output of a request, and as much more as the oracle wants."""
         key = request.id
         if key not in self.expected:
             mask = ToyMask(self.case.vocab_size).mask if request.needs_mask else None
-            tokens, logprobs = self.reference.continue_prompt(
+            self.expected[key] = self.reference.continue_prompt(
                 request.prompt_token_ids, request.params, request.max_tokens + PAST_THE_STOP, mask
             )
-            self.expected[key] = (tokens, list(logprobs))
         return self.expected[key]
 
     def drafter(self) -> Drafter | None:
@@ -214,7 +246,8 @@ class _Run:
                 self.reasons[update.id] = (update.finish_reason, update.stop_reason)
 
     def hidden_after(self, tokens: Sequence[int], count: int) -> int:
-        """The target's hidden after the first `count` tokens."""
+        """The toy target's hidden after the first `count` tokens."""
+        assert isinstance(self.reference, ToyReference)
         return self.reference.hidden(tokens[:count])
 
     def check_drafts(self, core: EngineCore, executor: LateExecutor, drafter: object) -> None:
@@ -244,17 +277,37 @@ def toy_registry() -> PluginRegistry:
     return build_registry(extra=(toy_plugin,), entry_points=False)
 
 
-def run_schedule(case: ScheduleCase, registry: PluginRegistry | None = None) -> Outcome:
+def toy_model(case: ScheduleCase, registry: PluginRegistry) -> ScheduledModel:
+    """The toy architecture with the parts and the vocabulary of a case."""
+    config = {
+        "model_type": "toy",
+        "vocab_size": case.vocab_size,
+        "parts": case.parts,
+        "window": case.window,
+    }
+    reference = ToyReference(case.vocab_size, case.parts, case.window)
+    return ScheduledModel(registry, config, {}, reference, has_blocks="whole" in case.parts)
+
+
+def run_schedule(
+    case: ScheduleCase, registry: PluginRegistry | None = None, model: ScheduledModel | None = None
+) -> Outcome:
     """Run a case to its end, asserting outputs, reasons, logprobs, drafts and every invariant.
+
+    Args:
+        registry: For the toy architecture; None is `toy_registry()`.
+        model: Another one; None is the toy.
 
     Raises:
         AssertionError: Something differs from the reference.
     """
-    run = _Run(case, registry or toy_registry())
+    if model is None:
+        model = toy_model(case, registry or toy_registry())
+    run = _Run(case, model)
     drafter = run.drafter()
     longest = _longest(case)
     num_blocks = case.num_blocks or -(-longest // case.block_size)
-    max_model_len = min(longest, num_blocks * case.block_size) if "whole" in case.parts else longest
+    max_model_len = min(longest, num_blocks * case.block_size) if model.has_blocks else longest
     ks = cycle(case.ks)
     executors: list[LateExecutor] = []
 
@@ -282,17 +335,11 @@ def run_schedule(case: ScheduleCase, registry: PluginRegistry | None = None) -> 
         enable_prefix_caching=case.prefix_caching,
         scheduling_policy=case.policy,
     )
-    config = {
-        "model_type": "toy",
-        "vocab_size": case.vocab_size,
-        "parts": case.parts,
-        "window": case.window,
-    }
     loaded = load_core(
         options,
-        hf_config=config,
-        tensors={},
-        registry=run.registry,
+        hf_config=model.hf_config,
+        tensors=model.tensors,
+        registry=model.registry,
         environment=Environment(),
         internals=internals,
     )
@@ -342,12 +389,22 @@ def _judge(run: _Run) -> None:
             assert got == tokens[:length], f"{name}: {got} != {tokens[:length]}"
             assert run.reasons[name] == reason, f"{name}: ended by {run.reasons[name]}, not {reason}"
         if case.params.logprobs is not None:
-            assert run.logprobs[name] == logprobs[: len(got)], f"{name}: logprobs differ"
+            for found, wanted in zip(run.logprobs[name], logprobs[: len(got)], strict=True):
+                _assert_same_logprobs(found, wanted)
         if case.prompt_logprobs is not None and got:
             known = run.prompt_logprobs.get(name, {})
             assert sorted(known) == list(range(1, len(request.prompt_token_ids))), f"{name}: {sorted(known)}"
             for position, entry in known.items():
-                assert entry.token_id == request.prompt_token_ids[position]  # type: ignore[attr-defined]
+                assert entry.token_id == request.prompt_token_ids[position]
+
+
+def _assert_same_logprobs(found: TokenLogprobs, wanted: TokenLogprobs | None) -> None:
+    assert wanted is not None
+    assert (found.token_id, found.rank, found.top_ids) == (wanted.token_id, wanted.rank, wanted.top_ids)
+    for one, other in zip(
+        (found.logprob, *found.top_logprobs), (wanted.logprob, *wanted.top_logprobs), strict=True
+    ):
+        assert abs(one - other) <= LOGPROB_TOLERANCE
 
 
 def _end(tokens: Sequence[int], case: CaseRequest) -> tuple[int, tuple[str, int | None]]:

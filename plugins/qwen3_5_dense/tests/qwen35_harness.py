@@ -13,32 +13,14 @@ from attrs import define, field
 from torch import Tensor
 from vtcore_qwen3_5_dense.arch import Qwen35DenseArch
 
-from vtcore.interfaces.model_arch import BuildContext, CacheContext, ForwardOutput, Model, ParamRule
+from vtcore.checkpoint.format import InMemoryFormat
+from vtcore.checkpoint.parameters import load_parameters
+from vtcore.interfaces.model_arch import BuildContext, CacheContext, ForwardOutput, Model
 from vtcore.interfaces.step import LayerCache, PagedPool, PrefillSpan, SlotPool, StepInputs
 from vtcore.kv_cache.specs import FullAttentionSpec, RecurrentStateSpec
 from vtcore.layers.dtypes import DTYPES, acc_dtype
 from vtcore.layers.linear import PlainLinear, SingleRank
 from vtcore.ops.dispatch import resolve_ops
-
-
-def load_rules(
-    rules: Sequence[ParamRule], tensors: Mapping[str, Tensor], dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """Fill every rule from tensors in memory."""
-    loaded = {}
-    for rule in rules:
-        parts = []
-        for part in rule.parts:
-            source = tensors[part.source]
-            if part.source_shape is not None:
-                assert tuple(source.shape) == part.source_shape
-            if part.transform is not None:
-                source = part.transform(source)
-            parts.append(source[part.source_row : part.source_row + part.rows])
-        joined = torch.cat(parts).to(acc_dtype(dtype) if rule.dtype == "acc" else dtype)
-        assert tuple(joined.shape) == rule.shape, rule.name
-        loaded[rule.name] = joined.contiguous()
-    return loaded
 
 
 def build_model(
@@ -49,20 +31,22 @@ def build_model(
     max_position: int = 1024,
 ) -> Model:
     """The arch's model over checkpoint tensors, naive ops, no caches yet."""
-    params = load_rules(arch.param_rules(tensors.keys()), tensors, dtype)
-    return arch.build(
+    params = load_parameters(arch, InMemoryFormat(tensors), dtype, "cpu")
+    model = arch.build(
         BuildContext(
             dtype=dtype,
             acc_dtype=acc_dtype(dtype),
             device="cpu",
             ops=resolve_ops("cpu", arch_ops=arch.ops()),
-            linear=lambda name: PlainLinear(params[name]),
-            param=params.__getitem__,
+            linear=lambda name: PlainLinear(params.param(name)),
+            param=params.param,
             parallel=SingleRank(),
             aux_layers=aux_layers,
             max_position=max_position,
         )
     )
+    params.check_all_used()
+    return model
 
 
 @define

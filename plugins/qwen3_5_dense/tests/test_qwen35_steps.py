@@ -117,7 +117,7 @@ def test_rows_without_a_query_leave_every_cache_bit_for_bit(oracle: object, quer
             same = torch.equal(tensor[others].nan_to_num(9.0), before[name][key][others].nan_to_num(9.0))
             assert same, (name, key)
     assert_close(
-        h.logits(uniform=[Uniform(idle, [3], 1)])[0], oracle_logits(oracle, random_ids(6, 2) + [3])[-1]
+        h.logits(uniform=[Uniform(idle, [3], 1)])[0], oracle_logits(oracle, [*random_ids(6, 2), 3])[-1]
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from qwen35_harness import Harness, build_model, load_rules
+from qwen35_harness import Harness, build_model
 from qwen35_oracle import build_oracle, oracle_logits, tiny_text_config
 from vtcore_qwen3_5_dense.arch import Qwen35DenseArch
 from vtcore_qwen3_5_dense.weights import PREFIXES
 
+from vtcore.checkpoint.format import InMemoryFormat
+from vtcore.checkpoint.parameters import load_parameters
 from vtcore.interfaces.kv_cache_spec import Slot, Whole
 from vtcore.interfaces.model_arch import CacheContext
 
@@ -91,7 +93,7 @@ def test_each_part_of_a_fused_projection_holds_its_own_rows() -> None:
     tensors = build_oracle(config).state_dict()
     arch = Qwen35DenseArch(config)
     rules = {rule.name: rule for rule in arch.param_rules(tensors.keys())}
-    loaded = load_rules(list(rules.values()), tensors, torch.float64)
+    loaded = load_parameters(arch, InMemoryFormat(tensors), torch.float64, "cpu").tensors
     gate = tensors["model.layers.3.self_attn.q_proj.weight"].view(6, 2, 16, 40)[:, 1].reshape(96, 40)
     assert torch.equal(loaded["layers.3.attn.in_proj"][-96:], gate)
     assert [p.component for p in rules["layers.0.gdn.in_proj"].parts] == ["q", "k", "v", "z", "b", "a"]

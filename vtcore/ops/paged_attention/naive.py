@@ -118,10 +118,12 @@ def _plan_uniform(
         computed_U, query_lens_U, table = computed_U[rows], query_lens_U[rows], table[rows]
     context_U1 = (computed_U + query_lens_U)[:, None]
     extent = step.context_max
+    first_U1 = torch.zeros_like(context_U1)
     if pool.window is not None:
+        # The first query token's window; what lies before may be freed already.
         extent = min(extent, pool.window + step.query_len - 1)
+        first_U1 = (computed_U[:, None] - pool.window + 1).clamp_min(0)
     device = table.device
-    first_U1 = (context_U1 - extent).clamp_min(0)
     position_UC = first_U1 + torch.arange(extent, device=device)
     slots_UC = _slots(table, position_UC.minimum(context_U1 - 1), pool.block_size)
     index_UGC = slots_UC[:, None] * groups + torch.arange(groups, device=device)[:, None]

@@ -52,7 +52,7 @@ def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
     """config.json of the released, nested form.
 
     Args:
-        size: "tiny" (about 1M parameters), "small" (30M) or "bench" (120M), with a vocabulary of a few thousand.
+        size: "tiny" (about 1M parameters), "small" (30M) or "bench" (120M), for a few thousand tokens.
         vocab_size: Rows of the embedding.
 
     Raises:

@@ -3,8 +3,8 @@
 State S [K, V] per value head; each token does S <- exp(g) S, d = beta (v - S^T k), S <- S + k d^T, o = S^T q.
 Does not: project, convolve or compute gates.
 
-Shape letters: T query tokens, C channels [q | k | v], G value heads, K key width, V value width, U uniform rows,
-A active rows, Q their query length, L tokens of a prefill row, B chunk length, M chunks.
+Shape letters: T query tokens, C channels [q | k | v], G value heads, K key width, V value width, U uniform
+rows, A active rows, Q their query length, L tokens of a prefill row, B chunk length, M chunks.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def gated_delta_rule(
 ) -> Tensor:
     """Run every row of the step through its own state; updates the states.
 
-    q and k are normalised to unit length here. Uniform rows write the state after each valid query token to that
-    token's slot; a prefill row writes its last. Tokens beyond a row's query length give zeros or finite values.
+    q and k are normalised to unit length here. Uniform rows write the state after each valid query token to
+    that token's slot; a prefill row writes its last. Tokens beyond a row's query length give zeros.
 
     Source: Yang, Kautz and Hatamizadeh 2024, Gated Delta Networks, equations 10 and, for chunks, section 3.3.
 

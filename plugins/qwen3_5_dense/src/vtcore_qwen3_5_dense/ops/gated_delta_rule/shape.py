@@ -24,7 +24,7 @@ class DeltaRuleShape:
             key_heads).
         scale: Factor on normalised q.
         l2_floor: [1] accumulation dtype, sqrt(L2_EPS).
-        head_channels: [G * 2 * K] channels of q and k for each value head in turn: head 0's q, its k, head 1's q, ...
+        head_channels: [G * 2 * K] channels of q and k for each value head in turn: head 0's q, its k, ...
         heads_G: [G] 0..G-1.
         no_output: [1, 1, 1] accumulation dtype; an addend that is not read.
     """

@@ -1,0 +1,44 @@
+"""Ops are chosen by device and override, and a wrong name is refused at load."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from vtcore.errors import ConfigError
+from vtcore.ops.dispatch import CORE_OPS, resolve_ops
+from vtcore.ops.rms_norm.naive import rms_norm
+
+
+def test_every_core_op_has_a_naive_form_that_imports() -> None:
+    assert all("naive" in implementations for implementations in CORE_OPS.values())
+    resolved = resolve_ops("cpu")
+    assert resolved.keys() == CORE_OPS.keys()
+    assert resolved["rms_norm"] is rms_norm
+
+
+def test_an_op_runs_its_device_form_where_there_is_one() -> None:
+    arch_ops = {"root": {"naive": "math:sqrt", "cuda": "math:cbrt"}}
+    assert resolve_ops("cpu", arch_ops=arch_ops)["root"] is math.sqrt
+    assert resolve_ops("cuda", arch_ops=arch_ops)["root"] is math.cbrt
+    assert resolve_ops("cuda", {"root": "naive"}, arch_ops)["root"] is math.sqrt
+    assert resolve_ops("cuda", {"root": "math:exp"}, arch_ops)["root"] is math.exp
+
+
+@pytest.mark.parametrize(
+    ("overrides", "arch_ops", "message"),
+    [
+        ({"nothing": "naive"}, {}, r"\$\.ops\.nothing: no such op"),
+        ({"rope": "fast"}, {}, r"\$\.ops\.rope: no implementation 'fast'"),
+        ({"rope": "no_such_module:rope"}, {}, "cannot be imported"),
+        ({"rope": "math:no_such_function"}, {}, "cannot be imported"),
+        ({"rope": "math:pi"}, {}, "is not a function"),
+        ({}, {"rope": {"naive": "math:sqrt"}}, "both define"),
+    ],
+)
+def test_a_wrong_choice_is_refused(
+    overrides: dict[str, str], arch_ops: dict[str, dict[str, str]], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve_ops("cpu", overrides, arch_ops)

@@ -1,0 +1,58 @@
+"""Where a prefill chunk ends."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vtcore.scheduling.chunk_end import chunk_end
+
+CUTS = st.lists(st.integers(0, 60), unique=True).map(sorted)
+
+
+@pytest.mark.parametrize(
+    ("start", "known", "budget", "cuts", "end"),
+    [
+        (0, 10, 64, (), 10),
+        (0, 10, 4, (), 4),
+        (4, 10, 4, (), 8),
+        (8, 10, 4, (), 10),
+        (0, 10, 64, (6,), 6),
+        (6, 10, 64, (6,), 10),
+        (0, 10, 4, (6,), 4),
+        (0, 10, 64, (3, 6), 3),
+        (5, 10, 64, (3, 6, 9), 6),
+        (0, 10, 64, (10, 20), 10),
+        (3, 10, 0, (), 3),
+        (3, 10, -2, (), 3),
+    ],
+)
+def test_a_chunk_ends_at_the_nearest_of_known_budget_and_cut(
+    start: int, known: int, budget: int, cuts: tuple[int, ...], end: int
+) -> None:
+    assert chunk_end(start, known, budget, cuts) == end
+
+
+@given(st.integers(0, 50), st.integers(1, 60), st.integers(0, 70), CUTS)
+def test_no_chunk_crosses_a_cut_or_a_limit_and_each_makes_progress(
+    start: int, more: int, budget: int, cuts: list[int]
+) -> None:
+    known = start + more
+    end = chunk_end(start, known, budget, cuts)
+    assert start <= end <= min(known, start + budget)
+    assert not [cut for cut in cuts if start < cut < end]
+    assert end > start or budget == 0
+    # It stops for a reason.
+    assert end in (known, start + budget) or end in cuts
+
+
+@given(st.integers(0, 50), st.integers(1, 60), st.integers(1, 70), CUTS)
+def test_chunks_cover_the_prompt_and_meet_every_cut(
+    start: int, more: int, budget: int, cuts: list[int]
+) -> None:
+    known, ends = start + more, [start]
+    while ends[-1] < known:
+        ends.append(chunk_end(ends[-1], known, budget, cuts))
+    assert ends[-1] == known
+    assert {cut for cut in cuts if start < cut < known} <= set(ends)
