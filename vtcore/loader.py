@@ -33,7 +33,7 @@ from vtcore.kv_cache.block_hash import root_hash
 from vtcore.kv_cache.planner import MemoryPlan, PlanLimits, plan_memory
 from vtcore.kv_cache.request_memory import RequestMemory
 from vtcore.layers.dtypes import DTYPES, acc_dtype
-from vtcore.layers.linear import PlainLinear, SingleRank
+from vtcore.layers.linear import SingleRank, build_linear
 from vtcore.lifetime import Lifetime, LifetimeEvent
 from vtcore.ops.dispatch import resolve_ops
 from vtcore.plugins import registry_for
@@ -290,7 +290,7 @@ def _build_model(
             acc_dtype=acc_dtype(dtype),
             device=config.model.device,
             ops=resolve_ops(config.model.device, arch_ops=arch.ops()),
-            linear=lambda name: PlainLinear(parameters.linear_weight(name)),
+            linear=lambda name: build_linear(*parameters.hand_over(name)),
             param=parameters.param,
             parallel=SingleRank(),
             max_position=plan.max_model_len,

@@ -290,6 +290,7 @@ def test_a_hit_over_a_window_has_null_entries_where_nothing_is_read() -> None:
     assert hit.ids[1][:2] == (0, 0)
     assert hit.ids[1][2] == first.blocks[1][2] != 0
     memory.check([first, second])
+    assert memory.drop_behind(second) == [], "what was never held is not dropped"
     memory.release(first)
     memory.check([second])
     memory.release(second)
@@ -310,6 +311,20 @@ def test_each_pool_may_shorten_a_hit() -> None:
     assert memory.find_hit(second).num_blocks == 3
     memory.pools[0].reset_cache()
     assert memory.find_hit(second).num_blocks == 0
+
+
+def test_a_hit_is_a_fixed_point_over_all_pools() -> None:
+    memory = memory_of(BLOCKS, WINDOW, ToyWindow(layers=("wide",), block_size=4, window=9))
+    first = request(range(13), name="a")
+    admit(memory, first)
+    memory.extend(first, memory.missing(first, 12))
+    # At 3 blocks the wide window shortens to 2, where the narrow one, asked before, has a hole.
+    for pool, blocks in ((0, (0, 1, 2)), (1, (0, 2)), (2, (0, 1))):
+        for block in blocks:
+            memory.pools[pool].publish(first.blocks[pool][block], first.hashes[block])
+    second = request(range(13), name="b")
+    assert admit(memory, second).num_blocks == 1
+    memory.check([first, second])
 
 
 def test_a_model_with_state_has_no_hits() -> None:

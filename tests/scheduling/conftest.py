@@ -77,6 +77,7 @@ class Bench:
         arrival_s: float | None = None,
         priority: int = 0,
         stop: tuple[int, ...] = (),
+        min_tokens: int = 0,
     ) -> RequestState:
         """Queue a request; arrivals are a second apart unless said otherwise."""
         self.added += 1
@@ -85,7 +86,7 @@ class Bench:
             EngineRequest(
                 id=name,
                 prompt_token_ids=ids,
-                params=RowParams(),
+                params=RowParams(min_tokens=min_tokens),
                 max_tokens=max_tokens,
                 stop_token_ids=stop,
                 arrival_s=float(self.added) if arrival_s is None else arrival_s,

@@ -296,6 +296,39 @@ def test_a_waiting_view_tells_what_is_cached(bench: Make) -> None:
     assert (view.num_prompt_tokens, view.priority, view.age_s) == (10, 3, 10.0)
 
 
+def test_what_is_cached_is_looked_up_again_when_the_cache_changed_and_forgotten_at_the_end(
+    bench: Make,
+) -> None:
+    class Looks(SchedulerPolicy):
+        static = False
+
+        def __init__(self) -> None:
+            self.cached: list[dict[str, int]] = []
+
+        def order(self, window: Sequence[WaitingView], ctx: PolicyContext) -> Sequence[int]:
+            self.cached.append({view.id: view.cached_tokens for view in window})
+            return range(len(window))
+
+    policy = Looks()
+    b = bench(policy, caching=True, num_blocks=4, max_num_seqs=2)
+    b.add("first", prompt=range(9), max_tokens=3)
+    b.add("second", prompt=range(9), max_tokens=3)
+    b.step()
+    b.step()
+    assert policy.cached == [{"first": 0, "second": 0}, {"second": 8}]
+    b.run_out()
+    assert b.guard._cached == {}
+
+
+def test_a_policy_that_is_off_is_told_nothing(bench: Make) -> None:
+    policy = Listens()
+    b = bench(policy)
+    b.guard.breaches = MAX_BREACHES
+    b.add("a")
+    b.run_out()
+    assert policy.steps == []
+
+
 class OwnVictim(SchedulerPolicy):
     """Preempts what it is told to."""
 

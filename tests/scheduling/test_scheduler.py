@@ -148,6 +148,53 @@ def test_the_last_admitted_is_preempted_and_nobody_admitted_in_that_step(bench: 
     b.run_out()
 
 
+class ByPriority(SchedulerPolicy):
+    """Small numbers go first."""
+
+    def key(self, view: WaitingView) -> tuple[int | float | str, ...]:
+        return (view.priority,)
+
+
+def test_nobody_is_admitted_in_a_step_that_preempted_though_there_is_room(bench: Make) -> None:
+    b = bench(ByPriority(), num_blocks=3)
+    b.add("a", length=4, max_tokens=4)
+    b.add("big", length=5, max_tokens=3)
+    b.step()
+    b.add("urgent", length=1, max_tokens=1, priority=-1)
+    # big gave two blocks for the one that a needs.
+    assert b.step() == ["a"]
+    assert b.scheduler.counters.preemptions == 1
+    assert b.scheduler.memory.num_free == (1,)
+    assert b.step() == ["a", "urgent"]
+    b.run_out()
+
+
+def test_nobody_is_admitted_while_a_running_row_lacks_blocks_though_there_is_room(bench: Make) -> None:
+    b = bench(num_blocks=6, captured_k=(0, 5))
+    b.add("a", length=5, max_tokens=3)
+    b.add("c", length=3, max_tokens=2)
+    b.add("last", length=8, max_tokens=10)
+    b.step()
+    b.add("new", length=1, max_tokens=1)
+    # The last one wants two blocks and one is free; the new one would take it away.
+    assert b.scheduler.memory.num_free == (1,)
+    assert b.step() == ["a", "c"]
+    assert b.scheduler.counters.preemptions == 0
+    b.run_out()
+
+
+def test_an_urgent_latecomer_is_visited_first_and_takes_blocks_from_the_earlier(bench: Make) -> None:
+    b = bench(ByPriority(), num_blocks=3, max_num_seqs=2)
+    b.add("early", length=5, max_tokens=3, priority=5)
+    b.step()
+    b.add("urgent", length=4, max_tokens=5, priority=1)
+    b.step()
+    assert b.running() == ["urgent", "early"]
+    assert b.step() == ["urgent"]
+    assert b.running() == ["urgent"]
+    b.run_out()
+
+
 def test_a_preempted_request_returns_before_those_that_came_later(bench: Make) -> None:
     b = bench(num_blocks=3, max_num_seqs=3)
     for name in "abc":
@@ -243,6 +290,8 @@ def test_finishing_is_legal_in_every_state_and_twice(bench: Make, status: str) -
     if frame is not None:
         assert b.commit(frame) == []
         assert b.scheduler.counters.late_results == 1
+    assert len(b.scheduler.waiting) == 0
+    assert b.scheduler.schedule() is None
     b.run_out()
 
 
@@ -318,6 +367,23 @@ def test_a_token_for_a_chunk_that_does_not_end_the_prompt_is_an_engine_error(ben
         commit(b.scheduler, frame, forged)
 
 
+def test_a_chunk_committed_before_an_earlier_one_is_an_engine_error(bench: Make) -> None:
+    b = bench(budget=2)
+    b.add("a", length=5)
+    b.scheduler.schedule()
+    second = b.scheduler.schedule()
+    with pytest.raises(EngineError, match=r"row 1 at 0 \(bound 2, query 2, prefill True\)"):
+        commit(b.scheduler, second, StepResult(second.step, (RowResult(1, 0, ()),)))
+
+
+def test_a_stop_token_before_min_tokens_ends_nothing(bench: Make) -> None:
+    b = bench()
+    state = b.add("a", max_tokens=8, stop=(1,), min_tokens=3)
+    while "a" in b.scheduler.requests:
+        b.step()
+    assert state.num_output == 3
+
+
 def test_commits_out_of_order_are_an_engine_error(bench: Make) -> None:
     b = bench()
     b.add("a")
@@ -329,10 +395,6 @@ def test_commits_out_of_order_are_an_engine_error(bench: Make) -> None:
 
 
 def test_a_key_orders_admission_and_preemption(bench: Make) -> None:
-    class ByPriority(SchedulerPolicy):
-        def key(self, view: WaitingView) -> tuple[int | float | str, ...]:
-            return (view.priority,)
-
     b = bench(ByPriority(), num_blocks=3, max_num_seqs=3)
     b.add("low", length=4, max_tokens=6, priority=5)
     b.add("mid", length=4, max_tokens=6, priority=3)

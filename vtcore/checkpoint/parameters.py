@@ -31,8 +31,9 @@ class LoadedParameters:
     """The parameters of one model, owned by the core for the engine's life.
 
     Args:
-        tensors: Rule name -> tensor, contiguous, in its final dtype, on the device.
-        num_bytes: Their sum.
+        tensors: Rule name -> tensor, contiguous, in its final dtype, on the device; those handed over are
+            gone.
+        num_bytes: Sum over all that were loaded.
         skipped: Tensors of the checkpoint that the architecture deliberately does not use, sorted.
     """
 
@@ -45,26 +46,29 @@ class LoadedParameters:
         """The parameter of a rule; counts as used.
 
         Raises:
-            PluginError: The architecture asks for a parameter that it has no rule for.
+            PluginError: The architecture has no rule for the parameter, or a matrix product has taken it.
         """
+        if name in self._asked and name not in self.tensors:
+            raise PluginError(f"parameter {name} went to a matrix product; ask for it by param() before")
         if name not in self.tensors:
             raise PluginError(f"the architecture asks for parameter {name}, for which it has no rule")
         self._asked.add(name)
         return self.tensors[name]
 
-    def linear_weight(self, name: str) -> torch.Tensor:
-        """The [N, K] weight of a matrix product; counts as used.
+    def hand_over(self, name: str) -> tuple[torch.Tensor, bool]:
+        """A parameter for a matrix product, which may keep it in another layout; counts as used.
 
-        On the CPU its memory is laid out by columns, unless it is also read by row (a tied embedding): the
-        product of a few rows is then a fifth to a quarter faster (measured, bench/README.md). The first copy is
-        dropped, so only one weight at a time exists twice.
+        Returns:
+            The tensor, and whether something else reads it too. If not, this mapping lets go of it.
+
+        Raises:
+            PluginError: The architecture asks for a parameter that it has no rule for.
         """
-        is_first = name not in self._asked
-        weight = self.param(name)
-        if weight.device.type == "cpu" and is_first:
-            weight = weight.t().contiguous().t()
-            self.tensors[name] = weight
-        return weight
+        is_shared = name in self._asked
+        tensor = self.param(name)
+        if not is_shared:
+            del self.tensors[name]
+        return tensor, is_shared
 
     def check_all_used(self) -> None:
         """After building the model: every rule must have been asked for.
@@ -72,7 +76,7 @@ class LoadedParameters:
         Raises:
             PluginError: A rule was loaded for nothing.
         """
-        unused = sorted(set(self.tensors) - self._asked)
+        unused = sorted(self.tensors.keys() - self._asked)
         if unused:
             raise PluginError(f"the model was built without {len(unused)} of its rules: {_some(unused)}")
 

@@ -1,7 +1,7 @@
 """The device tables: what every row carries from step to step.
 
-Does not: decide what goes in. Host-owned columns change by deltas and row inits, in stream order; the step itself
-writes the device-owned ones. Row 0 is null and stays zero.
+Does not: decide what goes in. Host-owned columns change by deltas and row inits, in stream order; the step
+itself writes the device-owned ones. Row 0 is null and stays zero.
 
 Shape letters: R rows with null, M blocks per row, S state columns, K drafts, L positions.
 """

@@ -61,10 +61,12 @@ def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
     if size not in _SIZES:
         raise ValueError(f"qwen3_5_dense offers the sizes {', '.join(_SIZES)}, not {size!r}")
     layers = _SIZES[size]["num_hidden_layers"]
+    # Random weights under a tied head repeat their last token; the demo's size shows more variety without.
+    tied = size != "tiny"
     return {
         "architectures": ["Qwen3_5ForConditionalGeneration"],
         "model_type": "qwen3_5",
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": tied,
         "text_config": {
             "model_type": "qwen3_5_text",
             "vocab_size": vocab_size,
@@ -78,7 +80,7 @@ def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
             "mamba_ssm_dtype": "float32",
             "max_position_embeddings": 32768,
             "rms_norm_eps": 1e-6,
-            "tie_word_embeddings": True,
+            "tie_word_embeddings": tied,
             "dtype": "bfloat16",
             "rope_parameters": {
                 "rope_type": "default",
