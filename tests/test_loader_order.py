@@ -264,9 +264,10 @@ def test_every_entry_is_undone_though_two_of_them_fail() -> None:
     for number in (1, 2, 3, 4):
         with lifetime.step(number, "part", closer(number, number in (2, 4))):
             pass
-    with pytest.raises(EngineError, match="number 2"):
+    with pytest.raises(ExceptionGroup, match="failed to close") as caught:
         lifetime.close()
     assert closed == [4, 3, 2, 1]
+    assert [str(error) for error in caught.value.exceptions] == ["number 4", "number 2"]
 
 
 def test_a_step_that_raises_in_its_body_is_not_closed() -> None:

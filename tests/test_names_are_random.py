@@ -24,7 +24,8 @@ from vtcore.plugins import build_registry
 from vtcore.registry import PluginRegistry
 from vtcore.scheduling.policies.fcfs import FcfsPolicy
 from vtcore.testing.draw_case import draw_case
-from vtcore.testing.schedules import ScheduleCase, run_schedule, toy_registry
+from vtcore.testing.schedule_case import ScheduleCase
+from vtcore.testing.schedules import run_schedule, toy_registry
 from vtcore.testing.toy_arch import ToyArch, ToyBlocks, ToyState, ToyWindow
 
 PARTS = ("whole", "window", "state")

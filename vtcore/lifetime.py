@@ -6,7 +6,7 @@ Does not: know the steps; loader.py writes them once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from attrs import define, field, frozen
 
@@ -27,14 +27,14 @@ class LifetimeEvent:
 
 @define
 class Lifetime:
-    """An exit stack whose entries are the numbered steps of the build.
+    """The numbered steps that were built so far.
 
     Args:
         on_event: Told of every event, in order; an exception it raises stops the build like a step's own.
     """
 
     on_event: Callable[[LifetimeEvent], None] | None = None
-    _stack: ExitStack = field(factory=ExitStack)
+    _built: list[tuple[int, str, Callable[[], None] | None]] = field(factory=list)
 
     @contextmanager
     def step(self, number: int, name: str, close: Callable[[], None] | None = None) -> Iterator[None]:
@@ -45,12 +45,25 @@ class Lifetime:
         """
         self._tell("begin", number, name)
         yield
-        self._stack.callback(self._close, number, name, close)
+        self._built.append((number, name, close))
         self._tell("built", number, name)
 
     def close(self) -> None:
-        """Undo every built step in reverse order; each is undone even if a later one failed to."""
-        self._stack.close()
+        """Undo every built step in reverse order; each is undone even if a later one failed to.
+
+        Raises:
+            ExceptionGroup: Several steps failed to close; a single failure is raised as it is.
+        """
+        errors: list[Exception] = []
+        while self._built:
+            try:
+                self._close(*self._built.pop())
+            except Exception as error:
+                errors.append(error)
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise ExceptionGroup("several parts of the engine failed to close", errors)
 
     def _close(self, number: int, name: str, close: Callable[[], None] | None) -> None:
         try:

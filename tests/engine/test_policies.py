@@ -28,7 +28,8 @@ from vtcore.registry import PluginRegistry
 from vtcore.testing import toy_plugin
 from vtcore.testing.draw_case import draw_case
 from vtcore.testing.policy_kit import check_policy
-from vtcore.testing.schedules import CaseRequest, ScheduleCase, run_schedule
+from vtcore.testing.schedule_case import CaseRequest, ScheduleCase
+from vtcore.testing.schedules import run_schedule
 
 NAME = f"policy-{Random().getrandbits(64):x}"
 MODULE = f"module_{Random().getrandbits(64):x}"

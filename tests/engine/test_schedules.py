@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from vtcore.interfaces.batch import RowParams
 from vtcore.testing.draw_case import draw_case
-from vtcore.testing.schedules import CaseRequest, ScheduleCase, run_schedule, toy_registry
+from vtcore.testing.schedule_case import CaseRequest, ScheduleCase
+from vtcore.testing.schedules import run_schedule, toy_registry
 
 REGISTRY = toy_registry()
 
 
-@settings(max_examples=250)
+@settings(max_examples=800)
 @given(st.data())
 def test_any_schedule_gives_the_output_of_each_request_alone(data: st.DataObject) -> None:
     case = draw_case(lambda options: data.draw(st.sampled_from(options)))

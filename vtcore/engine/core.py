@@ -141,19 +141,20 @@ class EngineCore:
         """Whether a live row of `frame` needs for sampling what an uncommitted older frame will emit."""
         if not self._masks or len(self.frames) < 2:
             return False
-        rows = self.scheduler.rows
+        rows, pending = self.scheduler.rows, self._pending(frame)
+        return any(
+            emits and rows.needs_mask[row] and rows.epoch[row] == epoch and (row, epoch) in pending
+            for row, epoch, emits in zip(frame.rows.tolist(), frame.epochs.tolist(), frame.emits, strict=True)
+        )
+
+    def _pending(self, frame: Frame) -> set[tuple[int, int]]:
+        """(row, epoch) of everything that uncommitted frames older than `frame` emit."""
         pending: set[tuple[int, int]] = set()
         for older in self.frames:
-            if older is not frame:
-                pending.update(
-                    (int(r), int(e))
-                    for r, e, emits in zip(older.rows, older.epochs, older.emits, strict=True)
-                    if emits
-                )
-        return any(
-            emits and rows.needs_mask[row] and rows.epoch[row] == epoch and (int(row), int(epoch)) in pending
-            for row, epoch, emits in zip(frame.rows, frame.epochs, frame.emits, strict=True)
-        )
+            if older.step < frame.step:
+                entries = zip(older.rows.tolist(), older.epochs.tolist(), older.emits, strict=True)
+                pending.update((row, epoch) for row, epoch, emits in entries if emits)
+        return pending
 
     def _launch_sample(self, frame: Frame) -> None:
         frame.sampled = True
@@ -163,13 +164,17 @@ class EngineCore:
         """Masks of live rows that emit, one per query row: after known tokens and the drafts before it."""
         if not self._masks:
             return ()
-        rows = self.scheduler.rows
+        rows, pending = self.scheduler.rows, self._pending(frame)
         masks = []
         for index, request in enumerate(frame.requests):
             source = self._masks.get(request.id)
             row = int(frame.rows[index])
             if source is None or not frame.emits[index] or rows.epoch[row] != frame.epochs[index]:
                 continue
+            if (row, int(frame.epochs[index])) in pending:
+                raise EngineError(
+                    f"step {frame.step}: a mask of row {row} is made before its last token is known"
+                )
             tokens = list(request.tokens)
             own = [source.mask(tokens)]
             if index < frame.num_uniform:

@@ -102,9 +102,6 @@ class RequestMemory:
             pool, ids = self.pools[index], hit.ids[index]
             if total - hit.num_blocks > pool.num_free - pool.num_unheld(ids):
                 return None
-        for index in self._window:
-            if self.pools[index].num_free < self.pools[index].num_unheld(u for u in hit.ids[index] if u):
-                return None
         if any(self.pools[i].num_free < self.plans[i].slots_per_request for i in self._slot):
             return None
         request.blocks = [list(ids) for ids in hit.ids]

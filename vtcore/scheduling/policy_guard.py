@@ -137,13 +137,13 @@ class PolicyGuard:
                 raise ValueError(f"order is no permutation of range({len(window)}): {order[:8]}")
         except Exception as error:
             self._breach("order", error)
-            return range(len(window))
+            return _first_come(window)
         slow = self._time_limit_s is not None and self._clock() - start > self._time_limit_s
         self._slow = self._slow + 1 if slow else 0
         if self._slow >= SLOW_STEPS:
             self._slow = 0
             self._breach("order", TimeoutError(f"slower than {self._time_limit_s} s in {SLOW_STEPS} steps"))
-            return range(len(window))
+            return _first_come(window)
         return order
 
     def _cached_tokens(self, request: RequestState, generation: int) -> int:
@@ -190,3 +190,8 @@ class PolicyGuard:
         state = "is off from now on" if self.is_off else "loses its turn"
         name = type(self._policy).__qualname__
         log.warning("policy %s %s: %s: %s (breach %d)", name, state, where, error, self.breaches)
+
+
+def _first_come(window: Sequence[RequestState]) -> list[int]:
+    """The window in order of arrival."""
+    return sorted(range(len(window)), key=lambda i: (window[i].req.arrival_s, window[i].id))

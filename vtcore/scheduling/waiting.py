@@ -5,7 +5,6 @@ Does not: call the policy; a request's key is fixed when it arrives. Abort is la
 
 from __future__ import annotations
 
-from collections import deque
 from heapq import heapify, heappop, heappush
 from itertools import count
 
@@ -13,14 +12,14 @@ from vtcore.scheduling.request_state import RequestState
 
 
 class WaitingQueue:
-    """A heap by order key and, beside it, arrival order for the starvation bound.
+    """A heap by order key and, for the starvation bound, one by arrival.
 
     A preempted request comes back with its old key, so before its equals that arrived later.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[object, ...], int, RequestState]] = []
-        self._arrivals: deque[tuple[int, RequestState]] = deque()
+        self._arrivals: list[tuple[float, int, RequestState]] = []
         self._ticket = count()
         # Entries stay behind when a request leaves, and it may come back; only its last ticket counts.
         self._ticket_of: dict[str, int] = {}
@@ -33,10 +32,7 @@ class WaitingQueue:
         ticket = next(self._ticket)
         self._ticket_of[request.id] = ticket
         heappush(self._heap, (request.order_key, ticket, request))
-        if request.num_preemptions:
-            self._arrivals.appendleft((ticket, request))
-        else:
-            self._arrivals.append((ticket, request))
+        heappush(self._arrivals, (request.req.arrival_s, ticket, request))
 
     def discard(self, request: RequestState) -> None:
         """Forget a request that left the WAITING state; its entries are dropped when they surface."""
@@ -45,7 +41,8 @@ class WaitingQueue:
             self._heap = [entry for entry in self._heap if self._waits(entry[1], entry[2])]
             heapify(self._heap)
         if len(self._arrivals) > 2 * len(self) + 64:
-            self._arrivals = deque(entry for entry in self._arrivals if self._waits(*entry))
+            self._arrivals = [entry for entry in self._arrivals if self._waits(entry[1], entry[2])]
+            heapify(self._arrivals)
 
     def first(self) -> RequestState | None:
         """The request with the smallest key."""
@@ -71,9 +68,9 @@ class WaitingQueue:
     def oldest(self) -> RequestState | None:
         """The request that has waited longest since it arrived."""
         arrivals = self._arrivals
-        while arrivals and not self._waits(*arrivals[0]):
-            arrivals.popleft()
-        return arrivals[0][1] if arrivals else None
+        while arrivals and not self._waits(arrivals[0][1], arrivals[0][2]):
+            heappop(arrivals)
+        return arrivals[0][2] if arrivals else None
 
     def _waits(self, ticket: int, request: RequestState) -> bool:
         return self._ticket_of.get(request.id) == ticket

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from vtcore.interfaces.batch import RowParams
-from vtcore.testing.schedules import CaseRequest, ScheduleCase
+from vtcore.testing.schedule_case import CaseRequest, ScheduleCase
 
 T = TypeVar("T")
 """What is chosen among."""

@@ -29,6 +29,7 @@ from vtcore.testing import toy_plugin
 from vtcore.testing.invariants import check_idle, check_invariants
 from vtcore.testing.late_executor import LateExecutor
 from vtcore.testing.reference import ToyReference
+from vtcore.testing.schedule_case import CaseRequest, ScheduleCase, ToyMask
 from vtcore.testing.toy_drafters import JunkDrafter, OracleDrafter, ShiftedDrafter
 from vtcore.testing.toy_hash import mix
 from vtcore.testing.wire import through_msgpack
@@ -37,58 +38,6 @@ LOGPROB_TOLERANCE = 1e-8
 """In float64, between schedules. Source: the design's eighth law."""
 PAST_THE_STOP = 12
 """How far the oracle knows a request's continuation beyond its end."""
-
-
-@frozen(kw_only=True)
-class CaseRequest:
-    """One request of a case.
-
-    Args:
-        arrival: Messages taken before this one arrives; equal numbers arrive together.
-        abort_after: Output tokens the front end has seen when it aborts; None never does.
-        stop_string_at: Output tokens kept by a late stop string; None has none.
-        follows: Index of the request whose prompt and answer begin this prompt (a second turn).
-    """
-
-    prompt: tuple[int, ...]
-    max_tokens: int = 8
-    params: RowParams = field(factory=RowParams)
-    eos: tuple[int, ...] = ()
-    stop: tuple[int, ...] = ()
-    arrival: int = 0
-    abort_after: int | None = None
-    stop_string_at: int | None = None
-    masked: bool = False
-    follows: int | None = None
-    prompt_logprobs: int | None = None
-    priority: int = 0
-
-
-@frozen(kw_only=True)
-class ScheduleCase:
-    """A whole run.
-
-    Args:
-        num_blocks: None is exactly what the largest request needs.
-        captured_k: () is no drafter. drafter: "oracle", "half" (an oracle that errs), "junk", "shifted".
-        ks: Drawn from in turn for num_drafts_out.
-    """
-
-    requests: tuple[CaseRequest, ...]
-    seed: int = 0
-    depth: int = 1
-    budget: int = 64
-    block_size: int = 4
-    num_blocks: int | None = None
-    max_num_seqs: int = 4
-    parts: tuple[str, ...] = ("whole", "state")
-    window: int = 5
-    vocab_size: int = 12
-    prefix_caching: bool | None = None
-    drafter: str | None = None
-    captured_k: tuple[int, ...] = (0,)
-    ks: tuple[int, ...] = (0,)
-    policy: str = "fcfs"
 
 
 class Reference(Protocol):
@@ -118,22 +67,6 @@ class ScheduledModel:
     tensors: Mapping[str, Tensor]
     reference: Reference
     has_blocks: bool = True
-
-
-class ToyMask:
-    """A grammar whose allowed ids depend on every token so far."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
-
-    def mask(self, tokens: Sequence[int]) -> bytes | None:
-        """Half of the ids, never none."""
-        state = sum((index + 1) * token for index, token in enumerate(tokens))
-        bits = bytearray(-(-self._vocab_size // 8))
-        for token in range(self._vocab_size):
-            if mix(state, token) % 2 or token == state % self._vocab_size:
-                bits[token // 8] |= 1 << (token % 8)
-        return bytes(bits)
 
 
 @define

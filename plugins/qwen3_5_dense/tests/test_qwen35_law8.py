@@ -26,7 +26,8 @@ from vtcore.sampling.logprobs import logprobs_of
 from vtcore.sampling.params_table import RowParamsTable
 from vtcore.sampling.sampler import Sampler
 from vtcore.testing.draw_case import BUDGETS, draw_case
-from vtcore.testing.schedules import CaseRequest, ScheduleCase, ScheduledModel, ToyMask, run_schedule
+from vtcore.testing.schedule_case import CaseRequest, ScheduleCase, ToyMask
+from vtcore.testing.schedules import ScheduledModel, run_schedule
 
 VOCAB = 24
 CONFIG = tiny_text_config(vocab_size=VOCAB, max_position_embeddings=512)
@@ -123,7 +124,7 @@ def qwen_case(choose: Callable[[Sequence[object]], object]) -> ScheduleCase:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(st.data())
 def test_any_schedule_gives_each_requests_own_output(model: ScheduledModel, data: st.DataObject) -> None:
     run_schedule(qwen_case(lambda options: data.draw(st.sampled_from(options))), model=model)
