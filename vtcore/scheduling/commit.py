@@ -28,8 +28,9 @@ def commit(scheduler: Scheduler, frame: Frame, result: StepResult) -> list[Reque
     updates = []
     rows = scheduler.rows
     # One look at all epochs: a row released while this loop runs is the loop's own row, once.
-    alive = (rows.epoch[frame.rows] == frame.epochs).tolist()
-    frame_rows, bounds = frame.rows.tolist(), frame.bounds.tolist()
+    is_alive = rows.epoch[frame.rows] == frame.epochs
+    rows.inflight[frame.rows[is_alive]] -= 1
+    alive, frame_rows, bounds = is_alive.tolist(), frame.rows.tolist(), frame.bounds.tolist()
     for index, (request, row_result) in enumerate(zip(frame.requests, result.rows, strict=True)):
         if not alive[index]:
             scheduler.counters.late_results += 1
@@ -60,11 +61,10 @@ def _check(request: RequestState, result: RowResult, row: int, bound: int, query
 def _commit_row(
     scheduler: Scheduler, request: RequestState, result: RowResult, query: int, prefill: bool
 ) -> RequestUpdate | None:
-    rows, row = scheduler.rows, request.row
-    rows.inflight[row] -= 1
     emitted = len(result.tokens)
     advanced = query if prefill else emitted
-    rows.bound[row] -= query - advanced
+    if advanced != query:
+        scheduler.rows.bound[request.row] -= query - advanced
     request.computed = result.position + advanced
     request.home_drafts = result.drafts
     first_new = len(request.tokens)
