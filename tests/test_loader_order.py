@@ -168,16 +168,16 @@ def test_a_failed_build_leaves_no_cache_and_no_model_behind(
     assert all(ref() is None for ref in refs)
 
 
-def test_the_checkpoint_is_closed_once_and_after_everything_that_reads_it(
+def test_the_checkpoint_is_let_go_of_after_the_weights_and_again_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record, closed = Recorder(), []
     monkeypatch.setattr(InMemoryFormat, "close", lambda self: closed.append(record.of("closed")))
     loaded = load(record)
-    assert closed == []
+    assert closed == [[]]
     loaded.close()
     loaded.close()
-    assert closed == [NUMBERS[:1:-1]]
+    assert closed == [[], NUMBERS[:1:-1]]
 
 
 def run_until_in_flight(loaded: LoadedCore, frames: int) -> None:
@@ -197,12 +197,13 @@ def test_closing_with_frames_in_flight_commits_them_first(seed: int) -> None:
 
     loaded = load(depth=2, make_executor=late)
     run_until_in_flight(loaded, 1)
-    launched = loaded.core.scheduler.counters.steps
-    loaded.core.inbox.append(AddRequest(request("late")))
+    core = loaded.core
+    launched = core.scheduler.counters.steps
+    core.inbox.append(AddRequest(request("late")))
     loaded.close()
-    assert not loaded.core.frames
-    assert not loaded.core.inbox, "what waits is not admitted any more"
-    assert loaded.core.counters.commits == launched
+    assert not core.frames
+    assert not core.inbox, "what waits is not admitted any more"
+    assert core.counters.commits == launched
     assert len(executors[0].polled) == launched
     assert not executors[0]._queue
 

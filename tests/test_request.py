@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 from vtcore.errors import RequestError
 from vtcore.interfaces.batch import RowParams
 from vtcore.request import (
+    MAX_COUNT,
     MAX_N,
+    MAX_SEED,
     SamplingParams,
     check_prompt,
     child_seed,
     parse_prompt,
     resolve_row_params,
 )
+from vtcore.sampling.params_table import RowParamsTable
 
 NAN, INF = float("nan"), float("inf")
 
@@ -65,6 +68,7 @@ def test_lists_none_and_string_keys_are_normalised() -> None:
         ("presence_penalty", 2.1), ("presence_penalty", NAN), ("frequency_penalty", -2.1),
         ("seed", -1), ("seed", 2**63), ("seed", 1.0), ("seed", True),
         ("max_tokens", 0), ("max_tokens", None), ("max_tokens", 2.0), ("min_tokens", -1), ("min_tokens", 17),
+        ("top_k", 2**63), ("max_tokens", 2**70), ("seed", 2**70), ("n", 2**63), ("logprobs", 2**63),
         ("stop", ""), ("stop", ["a", ""]), ("stop", [1]), ("stop", 5), ("stop", ["x"] * 257),
         ("stop_token_ids", [-1]), ("stop_token_ids", [True]), ("stop_token_ids", [1.0]),
         ("stop_token_ids", "1"), ("stop_token_ids", [1] * 257),
@@ -90,7 +94,8 @@ def test_an_illegal_value_is_refused_by_name(name: str, value: Any) -> None:
     [
         ("n", MAX_N), ("temperature", 0), ("temperature", 1e-9), ("top_p", 1), ("top_p", 1e-9), ("top_k", -1),
         ("min_p", 1.0), ("repetition_penalty", 1e-3), ("presence_penalty", -2), ("seed", 0),
-        ("seed", 2**63 - 1), ("min_tokens", 16), ("logprobs", -1), ("logprobs", 0), ("logprobs", 20),
+        ("seed", 2**63 - 1), ("top_k", 2**31 - 1), ("max_tokens", 2**31 - 1),
+        ("min_tokens", 16), ("logprobs", -1), ("logprobs", 0), ("logprobs", 20),
         ("logit_bias", {}), ("logit_bias", {0: -100}), ("allowed_token_ids", [0]), ("stop", []),
     ],
 )  # fmt: skip
@@ -99,6 +104,25 @@ def test_the_ends_of_each_range_are_legal(name: str, value: Any) -> None:
         value,
         tuple(value) if value == [0] or value == [] else value,
     )
+
+
+def test_integers_end_where_the_engine_can_still_count() -> None:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(top_k=2**31, max_tokens=2**31, min_tokens=2**31, seed=2**63)
+    for name, value, low, high in (
+        ("top_k", 2**31, -1, MAX_COUNT),
+        ("max_tokens", 2**31, 1, MAX_COUNT),
+        ("min_tokens", 2**31, 0, MAX_COUNT),
+        ("seed", 2**63, 0, MAX_SEED),
+    ):
+        assert f"{name}={value} is not an integer, {low} to {high}" in str(caught.value)
+
+
+def test_the_largest_integers_fit_the_samplers_tables() -> None:
+    params = SamplingParams(top_k=MAX_COUNT, max_tokens=MAX_COUNT, min_tokens=MAX_COUNT, seed=MAX_SEED)
+    table = RowParamsTable(2, 8, "cpu")
+    table.set(1, resolve_row_params(params, MAX_SEED, (), ()), 1)
+    assert int(table.top_k[1]) == MAX_COUNT
 
 
 def test_all_problems_are_named_at_once() -> None:

@@ -5,7 +5,7 @@ Does not: do anything itself; it builds an engine and hands prompts to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -70,10 +70,18 @@ class LLM:
             RequestError: A prompt or a parameter cannot be served; nothing was started.
             EngineClosedError: `close` was called.
         """
-        several = [prompts] if isinstance(prompts, str | dict) else list(prompts)
+        if not isinstance(prompts, Iterable):
+            raise RequestError(
+                f"prompts is a {type(prompts).__name__}; give a prompt or a sequence of prompts"
+            )
+        several = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
         params = sampling_params
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(several)
+        if not isinstance(params, Sequence):
+            raise RequestError(
+                f"sampling_params is a {type(params).__name__}; give one SamplingParams, or one per prompt"
+            )
         if len(params) != len(several):
             raise RequestError(
                 f"{len(several)} prompts came with {len(params)} sampling_params; give one, or one for each"

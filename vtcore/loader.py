@@ -21,11 +21,12 @@ from vtcore.config.env import Environment, read_environment
 from vtcore.config.options import UserOptions
 from vtcore.config.resolve import ArchFacts, resolve_config
 from vtcore.engine.core import EngineCore
-from vtcore.errors import ConfigError, PluginError
+from vtcore.errors import ConfigError, PluginError, PluginLoadError
 from vtcore.execution.executor import Executor, InlineExecutor
 from vtcore.execution.model_runner import ModelRunner
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec, Slot
 from vtcore.interfaces.model_arch import BuildContext, CacheContext, Model, ModelArch
+from vtcore.interfaces.scheduler_policy import SchedulerPolicy
 from vtcore.interfaces.step import LayerCache
 from vtcore.kv_cache.allocator import allocate_caches
 from vtcore.kv_cache.available_memory import available_host_bytes
@@ -78,7 +79,7 @@ class Internals:
         return max(self.captured_k)
 
 
-@define(eq=False)
+@define(eq=False, slots=False)
 class LoadedCore:
     """A core and everything below it; `close` takes it down in reverse.
 
@@ -101,8 +102,15 @@ class LoadedCore:
     lifetime: Lifetime
 
     def close(self) -> None:
-        """Quiesce, then undo the build in reverse; idempotent."""
-        self.lifetime.close()
+        """Quiesce, undo the build in reverse and let go of all memory; idempotent.
+
+        Nothing but `close` may be called afterwards.
+        """
+        try:
+            self.lifetime.close()
+        finally:
+            for name in ("core", "runner", "model", "caches", "parameters"):
+                self.__dict__.pop(name, None)
 
 
 def load_core(
@@ -163,7 +171,7 @@ def _build(
 
     with lifetime.step(4, "options"):
         config = _resolve(options, environment, registered.entry.name, arch, hf_config)
-        policy_cls = registry.load(registry.policy(config.scheduler.scheduling_policy))
+        policy = _make_policy(registry, config.scheduler.scheduling_policy)
 
     with lifetime.step(6, "pools"):
         specs = _cache_specs(registry, arch, config, internals)
@@ -175,6 +183,7 @@ def _build(
 
     with lifetime.step(8, "weights"):
         parameters = load_parameters(arch, stored, dtype, config.model.device)
+        stored.close()
 
     with lifetime.step(11, "caches"):
         # Weights are in memory now, so only the caches still have to fit.
@@ -182,7 +191,7 @@ def _build(
         caches = allocate_caches(plan, internals.k_max, config.model.device)
 
     with lifetime.step(13, "model"):
-        model = _build_model(arch, parameters, config, plan)
+        model = _build_model(arch, parameters, config, plan, internals)
         model.bind(caches)
         runner = ModelRunner(
             model,
@@ -196,7 +205,7 @@ def _build(
         )
 
     with lifetime.step(15, "core", close=lambda: _quiesce(core)):
-        core = _build_core(config, plan, policy_cls, internals.make_executor(runner), internals)
+        core = _build_core(config, plan, policy, internals.make_executor(runner), internals)
     return LoadedCore(
         registry,
         checkpoint,
@@ -228,7 +237,8 @@ def _resolve(
 ) -> EngineConfig:
     # Lifetimes do not depend on the block size or dtype, which are not known yet.
     probe = arch.cache_specs(CacheContext(block_size=1, dtype="float32"))
-    text_config = hf_config.get("text_config", hf_config)
+    inner = hf_config.get("text_config")
+    text_config = inner if isinstance(inner, Mapping) else hf_config
     stored_dtype = text_config.get("dtype") or text_config.get("torch_dtype") or hf_config.get("dtype")
     facts = ArchFacts(
         name=name,
@@ -239,6 +249,22 @@ def _resolve(
         checkpoint_dtype=stored_dtype,
     )
     return resolve_config(options, facts, environment)
+
+
+def _make_policy(registry: PluginRegistry, name: str) -> SchedulerPolicy:
+    registered = registry.policy(name)
+    try:
+        policy: SchedulerPolicy = registry.load(registered)()
+        if type(policy.window) is not int or type(policy.static) is not bool:
+            raise TypeError(f"window is {policy.window!r} and static {policy.static!r}, not int and bool")
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginLoadError(
+            f"scheduler policy {registered}, plugin {registered.plugin!r}, cannot be made: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return policy
 
 
 def _cache_specs(
@@ -281,8 +307,17 @@ def _limits(
 
 
 def _build_model(
-    arch: ModelArch, parameters: LoadedParameters, config: EngineConfig, plan: MemoryPlan
+    arch: ModelArch,
+    parameters: LoadedParameters,
+    config: EngineConfig,
+    plan: MemoryPlan,
+    internals: Internals,
 ) -> Model:
+    aux_layers = () if internals.drafter is None else internals.drafter.aux_layers
+    try:
+        arch.validate_layers(aux_layers)
+    except ValueError as error:
+        raise ConfigError(f"the drafter's {error}") from error
     dtype = DTYPES[config.model.dtype]
     model = arch.build(
         BuildContext(
@@ -293,6 +328,7 @@ def _build_model(
             linear=lambda name: build_linear(*parameters.hand_over(name)),
             param=parameters.param,
             parallel=SingleRank(),
+            aux_layers=aux_layers,
             max_position=plan.max_model_len,
         )
     )
@@ -303,7 +339,7 @@ def _build_model(
 def _build_core(
     config: EngineConfig,
     plan: MemoryPlan,
-    policy_cls: Callable[[], Any],
+    policy: SchedulerPolicy,
     executor: Executor,
     internals: Internals,
 ) -> EngineCore:
@@ -314,8 +350,8 @@ def _build_core(
         root_hash(config.cache.prefix_caching_hash_seed),
         0 if drafter is None else drafter.lookahead,
     )
-    policy = PolicyGuard(
-        policy_cls(), internals.clock, memory, internals.policy_time_limit_s, internals.starvation_s
+    guard = PolicyGuard(
+        policy, internals.clock, memory, internals.policy_time_limit_s, internals.starvation_s
     )
     limits = SchedulerLimits(
         max_num_seqs=config.scheduler.max_num_seqs,
@@ -326,7 +362,7 @@ def _build_core(
     )
     k_max = internals.k_max
     choose_k = internals.choose_k or (lambda num_rows: k_max)
-    scheduler = Scheduler(limits, memory, policy, internals.clock, choose_k)
+    scheduler = Scheduler(limits, memory, guard, internals.clock, choose_k)
     return EngineCore(scheduler, executor, internals.depth, internals.check)
 
 

@@ -219,7 +219,8 @@ class PluginRegistry:
         if _MODEL_TYPE.fullmatch(model_type):
             dashes = distribution_key(model_type)
             sentence += (
-                f"; by convention its plugin would be: {sys.executable} -m pip install vtcore-{dashes}"
+                f"; a plugin for it is by convention called so (look at who publishes it first): "
+                f"{sys.executable} -m pip install vtcore-{dashes}"
             )
         return sentence + self._broken_note()
 

@@ -18,8 +18,10 @@ from vtcore.sampling.mixing import child_seed
 
 __all__ = [
     "MAX_BIASED_IDS",
+    "MAX_COUNT",
     "MAX_LOGPROBS",
     "MAX_N",
+    "MAX_SEED",
     "MAX_STOPS",
     "Prompt",
     "SamplingParams",
@@ -39,6 +41,10 @@ MAX_STOPS = 256
 """Most stop strings, stop token ids or bad words of one request."""
 MAX_BIASED_IDS = 1024
 """Most entries of logit_bias. (OpenAI's limit is 300, vLLM has none.)"""
+MAX_COUNT = 2**31 - 1
+"""Largest top_k, max_tokens and min_tokens, an int32: no vocabulary and no sequence is longer."""
+MAX_SEED = 2**63 - 1
+"""Largest seed. Source: `RowParams.seed`, an int64."""
 
 
 def _to_strings(value: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -82,12 +88,12 @@ class SamplingParams:
         n: Samples of the prompt, 1 to 1024; sample i has seed `child_seed(seed, i)`.
         temperature: >= 0; below 1e-5 is greedy, and then top_k, top_p, min_p and seed have no effect.
         top_p: 0 < top_p <= 1; the smallest set of most likely ids with this mass stays. 1 keeps all.
-        top_k: The k most likely ids stay, all ids tied with the k-th included; 0 or -1 keeps all.
+        top_k: The k most likely ids stay, all ids tied with the k-th included; 0 or -1 keeps all; < 2**31.
         min_p: 0 <= min_p <= 1; ids with less than min_p times the largest probability go. 0 keeps all.
         repetition_penalty: > 0; 1 is off; over ids of prompt and output.
         presence_penalty, frequency_penalty: -2 to 2; 0 is off; over ids of the output.
         seed: 0 <= seed < 2**63; None lets the engine choose one.
-        max_tokens: Output tokens at most, >= 1.
+        max_tokens: Output tokens at most, 1 <= max_tokens < 2**31.
         min_tokens: No stop token is drawn before that many, 0 <= min_tokens <= max_tokens.
         stop: Strings that end the output, one or several, none empty; needs `detokenize`.
         stop_token_ids: Ids that end the output, beside the model's own end-of-sequence ids.
@@ -134,14 +140,14 @@ class SamplingParams:
         check.integer("n", self.n, 1, MAX_N, "send several requests")
         check.number("temperature", self.temperature, low=0.0)
         check.number("top_p", self.top_p, above=0.0, high=1.0, remedy="1 keeps all ids")
-        check.integer("top_k", self.top_k, -1, None, "0 keeps all ids")
+        check.integer("top_k", self.top_k, -1, MAX_COUNT, "0 keeps all ids")
         check.number("min_p", self.min_p, low=0.0, high=1.0, remedy="0 keeps all ids")
         check.number("repetition_penalty", self.repetition_penalty, above=0.0, remedy="1 turns it off")
         check.number("presence_penalty", self.presence_penalty, low=-2.0, high=2.0, remedy="0 turns it off")
         check.number("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0, remedy="0 turns it off")
-        check.optional_integer("seed", self.seed, 0, 2**63 - 1, "None lets the engine choose one")
-        has_max = check.integer("max_tokens", self.max_tokens, 1, None, "an output has at least one token")
-        if check.integer("min_tokens", self.min_tokens, 0, None) and has_max:
+        check.optional_integer("seed", self.seed, 0, MAX_SEED, "None lets the engine choose one")
+        has_max = check.integer("max_tokens", self.max_tokens, 1, MAX_COUNT)
+        if check.integer("min_tokens", self.min_tokens, 0, MAX_COUNT) and has_max:
             check.that(
                 self.min_tokens <= self.max_tokens,
                 f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}; raise max_tokens",

@@ -32,13 +32,10 @@ class Problems:
             self.sentences.append(sentence)
         return is_right
 
-    def integer(
-        self, name: str, value: object, low: int, high: int | None, remedy: str | None = None
-    ) -> bool:
-        """An int, not a bool, low <= value <= high; None is no upper limit."""
-        range_ = f">= {low}" if high is None else f"{low} to {high}"
-        is_right = _is_int(value) and low <= value and (high is None or value <= high)  # type: ignore[operator]
-        return self._note(name, value, is_right, f"an integer, {range_}", remedy)
+    def integer(self, name: str, value: object, low: int, high: int, remedy: str | None = None) -> bool:
+        """An int, not a bool, low <= value <= high."""
+        is_right = _is_int(value) and low <= value <= high  # type: ignore[operator]
+        return self._note(name, value, is_right, f"an integer, {low} to {high}", remedy)
 
     def optional_integer(
         self, name: str, value: object, low: int, high: int, remedy: str | None = None

@@ -21,8 +21,8 @@ def write(directory: Path, config: object = CONFIG, *files: str) -> Path:
     return directory
 
 
-def test_a_complete_directory_gives_its_configs_and_tokenizer_file(tmp_path: Path) -> None:
-    write(tmp_path, CONFIG, "model.safetensors", "tokenizer.json")
+def test_a_complete_directory_gives_its_configs(tmp_path: Path) -> None:
+    write(tmp_path, CONFIG, "model.safetensors")
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     opened = open_checkpoint(str(tmp_path))
@@ -31,14 +31,12 @@ def test_a_complete_directory_gives_its_configs_and_tokenizer_file(tmp_path: Pat
     assert opened.architectures == ("SomeForCausalLM",)
     assert opened.generation_config == {"eos_token_id": [1, 2]}
     assert opened.tokenizer_config == {"eos_token": "</s>"}
-    assert opened.tokenizer_file == tmp_path / "tokenizer.json"
 
 
 def test_optional_files_may_be_absent(tmp_path: Path) -> None:
     opened = open_checkpoint(write(tmp_path, {"model_type": "some"}, "model.safetensors"))
     assert opened.architectures == ()
     assert opened.generation_config == {}
-    assert opened.tokenizer_file is None
 
 
 def test_a_path_that_is_absent_a_file_or_a_gguf_file_is_refused(tmp_path: Path) -> None:
@@ -60,6 +58,7 @@ def test_a_path_that_is_absent_a_file_or_a_gguf_file_is_refused(tmp_path: Path) 
         ((), CheckpointError, r"has no config\.json"),
         (("model.safetensors",), CheckpointError, r"has no config\.json"),
         (("adapter_config.json", "adapter_model.safetensors"), UnsupportedFeatureError, "is an adapter"),
+        (("adapter_model.safetensors",), UnsupportedFeatureError, "is an adapter"),
         (("model-Q4.gguf",), UnsupportedFeatureError, "GGUF"),
         (("speculators_config.json",), UnsupportedFeatureError, "is a drafter"),
     ],
@@ -126,8 +125,38 @@ def test_a_modelopt_quantization_file_is_refused(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
 
 
-def test_an_empty_quantization_config_is_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [{}, [], False, "", {"bits": 4}])
+def test_a_quantization_config_without_a_method_is_refused_too(tmp_path: Path, value: object) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"quantization_config in config\.json: method unnamed"):
+        open_checkpoint(write(tmp_path, {**CONFIG, "quantization_config": value}, "model.safetensors"))
+
+
+def test_a_quantization_config_of_null_counts_as_absent(tmp_path: Path) -> None:
     open_checkpoint(write(tmp_path, {**CONFIG, "quantization_config": None}, "model.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (("adapter_config.json", "adapter_model.safetensors"), "adapter_config.json"),
+        (("adapter_config.json", "adapter_model.bin"), "adapter_config.json"),
+        (("adapter_config.json",), "adapter_config.json"),
+        (("adapter_model.safetensors",), "adapter_model.safetensors"),
+        (
+            ("adapter_model-00001-of-00002.safetensors", "adapter_model.safetensors.index.json"),
+            "adapter_model",
+        ),
+    ],
+)
+def test_an_adapter_beside_a_config_is_refused_as_one(
+    tmp_path: Path, files: tuple[str, ...], named: str
+) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=rf"is an adapter \({named}.*merge it into its base"):
+        open_checkpoint(write(tmp_path, CONFIG, *files))
+
+
+def test_an_adapters_leftovers_beside_full_weights_are_no_obstacle(tmp_path: Path) -> None:
+    open_checkpoint(write(tmp_path, CONFIG, "model.safetensors", "adapter_config.json"))
 
 
 def test_a_config_without_any_model_name_is_refused(tmp_path: Path) -> None:

@@ -67,20 +67,6 @@ def test_parameters_do_not_share_memory_with_the_checkpoint(toy: ModelArch) -> N
     assert torch.equal(loaded.tensors["embed"], before)
 
 
-def test_progress_counts_to_the_total(toy: ModelArch) -> None:
-    calls: list[tuple[int, int]] = []
-    loaded = load_parameters(
-        toy,
-        InMemoryFormat(stored(toy)),
-        torch.float32,
-        "cpu",
-        lambda done, total: calls.append((done, total)),
-    )
-    assert len(calls) == len(loaded.tensors)
-    assert calls[-1] == (loaded.num_bytes, loaded.num_bytes)
-    assert sorted(calls) == calls
-
-
 def test_skipped_tensors_are_listed(toy: ModelArch) -> None:
     tensors = {**stored(toy), "visual.b": torch.zeros(2, dtype=torch.int64), "visual.a": torch.zeros(1)}
     loaded = load_parameters(toy, InMemoryFormat(tensors), torch.float32, "cpu")

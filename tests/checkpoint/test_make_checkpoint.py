@@ -197,3 +197,10 @@ def test_shards_are_consecutive_and_about_equal(
     plan = plan_shards({f"t{i}": size for i, size in enumerate(sizes)}, num_shards)
     assert [len(shard) for shard in plan.shards] == expected
     assert [name for shard in plan.shards for name in shard] == [f"t{i}" for i in range(len(sizes))]
+
+
+def test_force_does_not_write_among_files_of_others(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds notes\.txt"):
+        make_checkpoint("qwen3_5_dense", "tiny", tmp_path, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

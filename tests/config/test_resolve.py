@@ -13,7 +13,7 @@ from vtcore.config.engine_config import EngineConfig
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.config.resolve import ArchFacts, resolve_config
-from vtcore.errors import ConfigError
+from vtcore.errors import CheckpointError, ConfigError
 from vtcore.scheduling.token_budget import resolve_token_budget
 
 PLAIN = ArchFacts(
@@ -129,6 +129,13 @@ def test_dtype_is_the_checkpoints_unless_asked(
 ) -> None:
     config = resolve(evolve(PLAIN, checkpoint_dtype=stored), dtype=asked)
     assert (config.model.dtype, config.origins["model.dtype"].source) == (dtype, source)
+
+
+@pytest.mark.parametrize("stored", [5, 0, ["bfloat16"], {"dtype": "bfloat16"}, True])
+@pytest.mark.parametrize("asked", [None, "float32"])
+def test_a_checkpoint_whose_dtype_is_no_name_is_refused(stored: object, asked: str | None) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json: `dtype` is .*, not the name of a dtype"):
+        resolve(evolve(PLAIN, checkpoint_dtype=stored), dtype=asked)
 
 
 def test_auto_device_is_the_cpu_by_default() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import vtcore.engine.core
+import vtcore.execution.model_runner
 import vtcore.scheduling.commit
 import vtcore.scheduling.scheduler
 import vtcore.scheduling.uniform_rows
@@ -105,7 +106,7 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
         "own.append(own[0])",
     ),
     "masks_shifted_by_one_row": (
-        ModelRunner,
+        vtcore.execution.model_runner,
         "_flat_masks",
         "own[position]",
         "own[max(position - 1, 0)]",
@@ -113,8 +114,8 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
     "a_victim_that_is_already_in_the_batch": (
         vtcore.scheduling.uniform_rows,
         "_later",
-        "rest = decoding[decoding.index(request) + 1 :]",
-        "rest = [r for r in decoding if r is not request][:1]",
+        "running[running.index(request) + 1 :]",
+        "[r for r in running if r is not request][:1]",
     ),
     "no_zeroing_of_a_new_state": (ModelRunner, "_copy", "tensor[op.dst].zero_()", "pass"),
     "a_drafter_without_its_carry": (
@@ -144,7 +145,7 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
     "draft_rows_do_not_see_the_drafts_before_them": (
         ModelRunner,
         "_place_drafts",
-        "if not batch.num_drafts_in or",
+        "if not k or",
         "if True or",
     ),
 }

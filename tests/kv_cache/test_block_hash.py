@@ -14,31 +14,28 @@ from vtcore.kv_cache.block_hash import extend_hashes, root_hash
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 
 
-def chain(tokens: list[int], size: int, root: bytes | None = None, extra: bytes = b"") -> list[bytes]:
+def chain(tokens: list[int], size: int, root: bytes | None = None) -> list[bytes]:
     hashes: list[bytes] = []
-    extend_hashes(hashes, tokens, size, root_hash() if root is None else root, extra)
+    extend_hashes(hashes, tokens, size, root_hash() if root is None else root)
     return hashes
 
 
-def oracle(tokens: list[int], size: int, root: bytes, extra: bytes) -> list[bytes]:
+def oracle(tokens: list[int], size: int, root: bytes) -> list[bytes]:
     found, parent = [], root
     while len(tokens) >= size:
         digest = hashlib.sha256(parent)
         for token in tokens[:size]:
             digest.update(token.to_bytes(4, "little"))
-        digest.update(extra)
-        parent, tokens, extra = digest.digest(), tokens[size:], b""
+        parent, tokens = digest.digest(), tokens[size:]
         found.append(parent)
     return found
 
 
-@given(TOKENS, st.integers(1, 9), st.binary(max_size=5))
-def test_hashes_are_sha256_over_parent_ids_and_the_first_blocks_extra(
-    tokens: list[int], size: int, extra: bytes
-) -> None:
+@given(TOKENS, st.integers(1, 9))
+def test_hashes_are_sha256_over_parent_and_ids(tokens: list[int], size: int) -> None:
     root = hashlib.sha256(b"vtcore/block-hash/v1/seed").digest()
     assert root == root_hash("seed")
-    assert chain(tokens, size, root, extra) == oracle(tokens, size, root, extra)
+    assert chain(tokens, size, root) == oracle(tokens, size, root)
 
 
 @given(TOKENS, st.integers(1, 9), st.data())
@@ -47,9 +44,9 @@ def test_hashing_bit_by_bit_equals_hashing_at_once(tokens: list[int], size: int,
     end = 0
     while end < len(tokens):
         end = data.draw(st.integers(end + 1, len(tokens)))
-        extend_hashes(hashes, tokens[:end], size, root_hash(), b"salt")
+        extend_hashes(hashes, tokens[:end], size, root_hash())
         assert len(hashes) == end // size
-    assert hashes == chain(tokens, size, extra=b"salt")
+    assert hashes == chain(tokens, size)
 
 
 @given(TOKENS.filter(bool), TOKENS, st.integers(1, 9), st.data())
@@ -82,13 +79,6 @@ def test_the_seed_separates_caches_and_none_is_fixed() -> None:
     # A restart must find what was stored before, so the built-in root may never change.
     assert root_hash().hex() == hashlib.sha256(b"vtcore/block-hash/v1/").hexdigest()
     assert not set(chain([1, 2], 1, roots[1])) & set(chain([1, 2], 1, roots[2]))
-
-
-def test_an_extra_key_joins_the_first_block_only() -> None:
-    tokens = [1, 2, 3, 4]
-    salted, plain = chain(tokens, 2, extra=b"x"), chain(tokens, 2)
-    assert salted[0] != plain[0]
-    assert salted[1:] == oracle(tokens[2:], 2, salted[0], b"")
 
 
 @pytest.mark.parametrize("bad", [-(2**31) - 1, 2**31])

@@ -193,11 +193,11 @@ def test_what_does_not_fit_is_refused_with_the_largest_num_blocks_that_does(
     except MemoryPlanError as error:
         text = str(error)
     else:
-        assert plan.cache_bytes + weight_bytes <= available
+        assert plan.total_bytes <= available
         return
     assert f"num_blocks={num_blocks}" in text
     assert f"max_num_seqs={max_num_seqs}" in text
-    assert text.count("MiB") == 4
+    assert text.count("MiB") == 5
     found = re.search(r"largest num_blocks that fits is (\d+)", text)
     largest = int(found[1]) if found else 0
     assert largest < num_blocks
@@ -213,7 +213,8 @@ def test_what_does_not_fit_is_refused_with_the_largest_num_blocks_that_does(
 
 def test_a_plan_that_fits_to_the_byte_is_taken() -> None:
     plan = plan_memory(MIXED, limits(weight_bytes=100))
-    total = plan.cache_bytes + 100
+    total = plan.total_bytes
+    assert total == plan.cache_bytes + plan.table_bytes + 100
     assert plan_memory(MIXED, limits(weight_bytes=100, available_bytes=total)).cache_bytes == plan.cache_bytes
     with pytest.raises(MemoryPlanError, match="available are"):
         plan_memory(MIXED, limits(weight_bytes=100, available_bytes=total - 1))
@@ -222,7 +223,7 @@ def test_a_plan_that_fits_to_the_byte_is_taken() -> None:
 def test_a_pinned_length_is_named_when_fewer_blocks_would_not_hold_it() -> None:
     """The number in the message must work, so it says what length goes with it."""
     case = limits(max_model_len=40)
-    total = plan_memory([attention("a")], case).cache_bytes
+    total = plan_memory([attention("a")], case).total_bytes
     with pytest.raises(MemoryPlanError) as caught:
         plan_memory([attention("a")], evolve(case, available_bytes=total - 1))
     found = re.search(

@@ -297,20 +297,18 @@ def test_a_hit_over_a_window_has_null_entries_where_nothing_is_read() -> None:
     memory.check([])
 
 
-def test_each_pool_may_shorten_a_hit() -> None:
+@pytest.mark.parametrize("late", [0, 1])
+def test_each_pool_may_shorten_a_hit(late: int) -> None:
     memory = memory_of(BLOCKS, WINDOW)
     first = request(range(13), name="a")
     admit(memory, first)
-    for upto in (4, 8, 12):
-        compute(memory, first, upto)
-    memory.pools[1].reset_cache()
+    memory.extend(first, memory.missing(first, 12))
     second = request(range(13), name="b")
     memory.update_hashes(second)
-    assert memory.find_hit(second).num_blocks == 0
-    memory.pools[1].publish(first.blocks[1][2], first.hashes[2])
-    assert memory.find_hit(second).num_blocks == 3
-    memory.pools[0].reset_cache()
-    assert memory.find_hit(second).num_blocks == 0
+    for pool, hit in ((1 - late, 0), (late, 3)):
+        for block in range(3):
+            memory.pools[pool].publish(first.blocks[pool][block], first.hashes[block])
+        assert memory.find_hit(second).num_blocks == hit
 
 
 def test_a_hit_is_a_fixed_point_over_all_pools() -> None:

@@ -135,15 +135,6 @@ def test_streamed_text_is_never_taken_back_by_a_stop(
     assert detokenizer.text(finished=True).startswith(streamed)
 
 
-@given(mixed_ids, st.integers(0, 45), stops)
-def test_text_upto_is_the_text_of_that_many_tokens(ids: list[int], count: int, stop: tuple[str, ...]) -> None:
-    whole = IncrementalDetokenizer(SMALL, (), stop)
-    whole.append(ids)
-    part = IncrementalDetokenizer(SMALL, (), stop)
-    part.append(ids[:count])
-    assert whole.text_upto(count) == part.text(finished=True)
-
-
 def detokenizer_of(text: str, stop: tuple[str, ...], **options: bool | int) -> IncrementalDetokenizer:
     detokenizer = IncrementalDetokenizer(SMALL, (), stop, **options)  # type: ignore[arg-type]
     detokenizer.append(bytes_to_ids(text.encode()))

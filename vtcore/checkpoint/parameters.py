@@ -5,7 +5,7 @@ Does not: open files, know a model or keep a copy: each final tensor is allocate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 import torch
@@ -82,11 +82,7 @@ class LoadedParameters:
 
 
 def load_parameters(
-    arch: ModelArch,
-    fmt: CheckpointFormat,
-    dtype: torch.dtype,
-    device: str,
-    progress: Callable[[int, int], None] | None = None,
+    arch: ModelArch, fmt: CheckpointFormat, dtype: torch.dtype, device: str
 ) -> LoadedParameters:
     """Read, slice, fuse, convert and count every parameter; names, shapes and dtypes are checked first.
 
@@ -95,7 +91,6 @@ def load_parameters(
         fmt: The opened checkpoint.
         dtype: Of rules marked "model"; rules marked "acc" get `acc_dtype(dtype)`.
         device: torch device string.
-        progress: Called after each parameter with (bytes done, bytes in all).
 
     Raises:
         MissingTensorError: The checkpoint lacks tensors of the rules.
@@ -112,13 +107,7 @@ def load_parameters(
         for part in rule.parts:
             _check_stored(rule, part, stored[part.source])
     total = sum(_rule_bytes(rule, dtype) for rule in rules)
-    tensors: dict[str, torch.Tensor] = {}
-    done = 0
-    for rule in rules:
-        tensors[rule.name] = _load_rule(rule, fmt, dtype, device)
-        done += _rule_bytes(rule, dtype)
-        if progress is not None:
-            progress(done, total)
+    tensors = {rule.name: _load_rule(rule, fmt, dtype, device) for rule in rules}
     return LoadedParameters(tensors, total, skipped)
 
 

@@ -20,6 +20,10 @@ _DRAFTER_ARCHITECTURE = re.compile(r"DFlash|Eagle|Medusa|Speculator|Draft(er)?Mo
 # Source: config.json of public DFlash, EAGLE and speculators releases.
 _DRAFTER_KEYS = ("dflash_config", "speculators_config", "eagle_config")
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+_WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json")
+# Source: peft, CONFIG_NAME and SAFETENSORS_WEIGHTS_NAME.
+_ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_WEIGHTS = "adapter_model"
 
 
 @frozen
@@ -31,14 +35,12 @@ class CheckpointDir:
         hf_config: config.json, outer form.
         generation_config: generation_config.json; empty when there is none.
         tokenizer_config: tokenizer_config.json; empty when there is none.
-        tokenizer_file: tokenizer.json, None when there is none.
     """
 
     directory: Path
     hf_config: Mapping[str, Any]
     generation_config: Mapping[str, Any]
     tokenizer_config: Mapping[str, Any]
-    tokenizer_file: Path | None
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -58,6 +60,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> CheckpointDir:
     """
     directory = Path(path)
     _check_is_directory(directory)
+    _refuse_adapter(directory)
     config_path = directory / "config.json"
     if not config_path.is_file():
         raise _no_config_error(directory)
@@ -66,13 +69,11 @@ def open_checkpoint(path: str | os.PathLike[str]) -> CheckpointDir:
     _refuse_quantized(directory, hf_config)
     _check_architectures(config_path, hf_config)
     _check_has_weights(directory)
-    tokenizer_file = directory / "tokenizer.json"
     return CheckpointDir(
         directory=directory,
         hf_config=hf_config,
         generation_config=read_json_object_if_present(directory / "generation_config.json"),
         tokenizer_config=read_json_object_if_present(directory / "tokenizer_config.json"),
-        tokenizer_file=tokenizer_file if tokenizer_file.is_file() else None,
     )
 
 
@@ -98,12 +99,20 @@ def _files(directory: Path, *suffixes: str) -> list[str]:
     return sorted(f.name for f in directory.iterdir() if f.is_file() and f.name.lower().endswith(suffixes))
 
 
-def _no_config_error(directory: Path) -> CheckpointError:
-    if (directory / "adapter_config.json").is_file():
-        return UnsupportedFeatureError(
-            f"{directory} is an adapter (adapter_config.json, no config.json), which is not served; merge it "
-            f"into its base model and give that directory"
+def _refuse_adapter(directory: Path) -> None:
+    """Full weights beside an adapter's files are a merged model and pass."""
+    weights = _files(directory, *_WEIGHT_SUFFIXES)
+    if any(not name.startswith(_ADAPTER_WEIGHTS) for name in weights):
+        return
+    evidence = [_ADAPTER_CONFIG] if (directory / _ADAPTER_CONFIG).is_file() else weights
+    if evidence:
+        raise UnsupportedFeatureError(
+            f"{directory} is an adapter ({evidence[0]}, no full weights), which is not served; merge it into "
+            f"its base model and give that directory"
         )
+
+
+def _no_config_error(directory: Path) -> CheckpointError:
     if (directory / "speculators_config.json").is_file():
         return _drafter_error(directory, "it has speculators_config.json")
     if _files(directory, ".gguf") and not _files(directory, ".safetensors"):
@@ -133,7 +142,7 @@ def _refuse_quantized(directory: Path, hf_config: Mapping[str, Any]) -> None:
         places.append(("config.json, text_config", inner))
     for place, config in places:
         found = config.get("quantization_config")
-        if found:
+        if found is not None:
             method = found.get("quant_method", "unnamed") if isinstance(found, Mapping) else "unnamed"
             raise _quantized_error(directory, f"quantization_config in {place}", str(method))
     extra = directory / "hf_quant_config.json"
@@ -165,7 +174,7 @@ def _check_architectures(config_path: Path, hf_config: Mapping[str, Any]) -> Non
 
 
 def _check_has_weights(directory: Path) -> None:
-    if _files(directory, ".safetensors", ".safetensors.index.json"):
+    if _files(directory, *_WEIGHT_SUFFIXES):
         return
     pickles = _files(directory, *_PICKLE_SUFFIXES)
     if pickles:

@@ -58,7 +58,10 @@ def run(args: argparse.Namespace) -> int:
         output = _stream(engine, prompt, params)
         seconds = time.monotonic() - start
         num_tokens = sum(len(sample.token_ids) for sample in output.outputs)
-        print(_summary(engine, num_tokens, seconds))
+        # To stderr, so that stdout is the text alone.
+        print(_summary(engine, num_tokens, seconds), file=sys.stderr)
+        if engine.stats()["nan_logit_rows"]:
+            print("warning: logits were NaN; the weights or the dtype are at fault", file=sys.stderr)
     finally:
         engine.close()
     return 0
@@ -72,7 +75,11 @@ def _prompt(args: argparse.Namespace) -> Any:
         if not all(word.strip().isdecimal() for word in words):
             raise UsageError(f"--prompt-token-ids: {args.prompt_token_ids!r} is no list of ids like 1,2,3")
         return {"prompt_token_ids": [int(word) for word in words]}
-    return sys.stdin.read() if args.prompt == "-" else args.prompt
+    if args.prompt != "-":
+        return args.prompt
+    if sys.stdin is None:
+        raise UsageError("--prompt -: stdin is closed; give the text itself")
+    return sys.stdin.read()
 
 
 def _sampling_params(args: argparse.Namespace) -> SamplingParams:

@@ -5,6 +5,7 @@ Does not: import a command that was not asked for, so that light commands stay l
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -69,10 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0, the command's own code, 2 for an error, 130 when interrupted, 141 when stdout was closed.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Generated text is any text; a terminal of fewer letters gets escapes rather than an error.
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = run(sys.argv[1:] if argv is None else argv)
         # A closed pipe shows itself here rather than in the interpreter's last flush.
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except ConfigError as error:
         return _report(*error.problems)
     except VtcoreError as error:
@@ -83,6 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The interpreter flushes stdout once more at exit; give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _report(f"{where}{error.strerror or error}")
     return code
 
 

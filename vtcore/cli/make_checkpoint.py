@@ -6,6 +6,7 @@ Does not: know an architecture; sizes, shapes and draws are the plugin's.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -116,12 +117,23 @@ def _config_of(arch_class: type[ModelArch], size: str, vocab_size: int) -> Mappi
         raise ConfigError(f"--size: {error}") from error
 
 
+_OWN_FILE = re.compile(
+    r"(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json"
+    r"|chat_template\.jinja|model-\d+-of-\d+\.safetensors"
+)
+"""What this command writes, and so may overwrite."""
+
+
 def _prepare(out: Path, force: bool) -> None:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"OUT: {out} is a file; give a directory")
     if out.is_dir() and any(out.iterdir()):
         if not force:
             raise ConfigError(f"OUT: {out} is not empty; give another directory or --force")
+        if strange := sorted(path.name for path in out.iterdir() if not _OWN_FILE.fullmatch(path.name)):
+            raise ConfigError(
+                f"OUT: {out} holds {strange[0]}, which is no part of a checkpoint; give another directory"
+            )
         config_path = out / "config.json"
         if config_path.is_file():
             if read_json_object(config_path).get(RANDOM_WEIGHTS_KEY) is not True:

@@ -13,7 +13,7 @@ from attrs import frozen
 from vtcore.config.engine_config import CacheConfig, EngineConfig, ModelConfig, Origin, SchedulerConfig
 from vtcore.config.env import Environment
 from vtcore.config.options import DTYPES, UserOptions, option_problems
-from vtcore.errors import ConfigError
+from vtcore.errors import CheckpointError, ConfigError
 from vtcore.scheduling.token_budget import resolve_token_budget
 
 DEFAULT_BLOCK_SIZE = 32
@@ -38,7 +38,8 @@ class ArchFacts:
         max_position_embeddings: Longest sequence in tokens.
         is_recurrent: Whether any cache group has the lifetime `Slot`.
         default_token_budget: max_num_seqs -> the arch's own token budget per step.
-        checkpoint_dtype: "bfloat16", or torch's "torch.bfloat16"; None when the checkpoint does not say.
+        checkpoint_dtype: As config.json has it, unchecked: "bfloat16", or torch's "torch.bfloat16"; None when
+            the checkpoint does not say.
     """
 
     name: str
@@ -46,7 +47,7 @@ class ArchFacts:
     max_position_embeddings: int
     is_recurrent: bool
     default_token_budget: Callable[[int], int]
-    checkpoint_dtype: str | None = None
+    checkpoint_dtype: Any = None
 
 
 _USER = Origin("user")
@@ -78,6 +79,7 @@ def resolve_config(options: UserOptions, facts: ArchFacts, env: Environment) -> 
 
     Raises:
         ConfigError: Every illegal value and every pair that does not go together, at once.
+        CheckpointError: The checkpoint's dtype is no name.
     """
     decisions = _Decisions()
     decisions.problems += option_problems(options)
@@ -143,7 +145,13 @@ def _resolve_model(options: UserOptions, facts: ArchFacts, decisions: _Decisions
 
 def _resolve_dtype(options: UserOptions, facts: ArchFacts, decisions: _Decisions) -> str:
     """The checkpoint's own dtype if it is served: weights are then used as they are stored."""
-    stored = (facts.checkpoint_dtype or "").removeprefix("torch.")
+    found = facts.checkpoint_dtype
+    if found is not None and not isinstance(found, str):
+        raise CheckpointError(
+            f"config.json: `dtype` is {found!r}, not the name of a dtype; use the config.json that the model "
+            f"was published with"
+        )
+    stored = (found or "").removeprefix("torch.")
     if stored in DTYPES and stored != "auto":
         default, origin = stored, Origin("checkpoint")
     else:

@@ -5,7 +5,7 @@ Does not: see text, tokenizers or tensors. One code path; the depth is a number.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -40,7 +40,7 @@ class FinishRequest:
 
     Args:
         reason: "abort", or "stop" when a stop string matched.
-        num_tokens: Output tokens kept; None keeps all. The front end cuts; the core only stops.
+        num_tokens: Output tokens kept, as policies are told; None keeps all. The front end cuts.
     """
 
     id: str
@@ -57,6 +57,8 @@ class CoreCounters:
 
     deferred_samples: int = 0
     commits: int = 0
+    finished: Counter[str] = field(factory=Counter)
+    """Ended requests by reason."""
 
 
 @define(eq=False)
@@ -75,35 +77,52 @@ class EngineCore:
     inbox: deque[Message] = field(factory=deque)
     frames: deque[Frame] = field(factory=deque)
     counters: CoreCounters = field(factory=CoreCounters)
+    failure: BaseException | None = None
+    _updates: list[RequestUpdate] = field(factory=list)
     _masks: dict[str, MaskSource] = field(factory=dict)
 
     def step(self) -> list[RequestUpdate]:
         """Launch what can be launched and commit what must be; messages are taken between the calls.
 
+        If a step raises, what was in flight is dropped and every running request waits again, to be computed
+        anew; the exception goes on to the caller, who may end the request at fault and step again.
+
         Raises:
-            EngineError: Nothing can be launched, nothing is in flight and requests are unfinished.
+            EngineError: Nothing can be launched, nothing is in flight and requests are unfinished; or an
+                earlier failure could not be recovered from.
         """
+        if self.failure is not None:
+            raise EngineError(f"the engine failed earlier: {self.failure!r}") from self.failure
+        try:
+            updates = self._step()
+        except BaseException as error:
+            self._recover(error)
+            raise
+        if self.check is not None:
+            self.check(self)
+        return updates
+
+    def _step(self) -> list[RequestUpdate]:
         self._take_messages()
         frame = self.scheduler.schedule()
         deferred = False
         if frame is not None:
-            self.executor.launch_forward(frame.batch)
             self.frames.append(frame)
+            self.executor.launch_forward(frame.batch)
             self._take_messages()
             deferred = self._must_wait(frame)
             if not deferred:
                 self._launch_sample(frame)
         elif not self.frames and self.scheduler.requests:
             raise EngineError(f"stuck: {len(self.scheduler.requests)} requests and nothing can be launched")
-        updates: list[RequestUpdate] = []
         if self.frames and (len(self.frames) >= self.depth or frame is None):
-            updates = self._commit(self.frames.popleft())
+            self._commit()
         self._take_messages()
         if frame is not None and deferred:
             self.counters.deferred_samples += 1
             self._launch_sample(frame)
-        if self.check is not None:
-            self.check(self)
+        # Kept until here, so that a failure after the commit loses no token.
+        updates, self._updates = self._updates, []
         return updates
 
     @property
@@ -112,19 +131,38 @@ class EngineCore:
         return bool(self.scheduler.requests or self.frames or self.inbox)
 
     def drain(self) -> list[RequestUpdate]:
-        """Commit every launched frame; nothing new is launched."""
-        updates = []
-        while self.frames:
-            updates += self._commit(self.frames.popleft())
+        """Commit every frame that was sampled; nothing new is launched."""
+        while self.frames and self.frames[0].sampled:
+            self._commit()
+        updates, self._updates = self._updates, []
         return updates
 
-    def _commit(self, frame: Frame) -> list[RequestUpdate]:
+    def _commit(self) -> None:
+        frame = self.frames[0]
+        result = self.executor.poll(frame.step)
+        self.frames.popleft()
         self.counters.commits += 1
-        updates = commit(self.scheduler, frame, self.executor.poll(frame.step))
-        for update in updates:
+        first = len(self._updates)
+        for update in commit(self.scheduler, frame, result, self._updates)[first:]:
             if update.finish_reason is not None:
-                self._masks.pop(update.id, None)
-        return updates
+                self._forget(update.id, update.finish_reason)
+
+    def _forget(self, request_id: str, reason: str) -> None:
+        self._masks.pop(request_id, None)
+        self.counters.finished[reason] += 1
+
+    def _recover(self, error: BaseException) -> None:
+        """Drop what is in flight, start all books anew and compute every unfinished request again.
+
+        Rows are initialised whole when a request is admitted, so nothing of the failed step survives on the
+        device. If even that fails, the engine stops for good.
+        """
+        try:
+            self.frames.clear()
+            self.executor.close()
+            self.scheduler.rebuild()
+        except Exception:
+            self.failure = error
 
     def _take_messages(self) -> None:
         while self.inbox:
@@ -133,9 +171,8 @@ class EngineCore:
                 self.scheduler.add(message.request)
                 if message.masks is not None:
                     self._masks[message.request.id] = message.masks
-            else:
-                self.scheduler.finish(message.id)
-                self._masks.pop(message.id, None)
+            elif self.scheduler.finish(message.id, message.num_tokens) is not None:
+                self._forget(message.id, message.reason)
 
     def _must_wait(self, frame: Frame) -> bool:
         """Whether a live row of `frame` needs for sampling what an uncommitted older frame will emit."""
@@ -200,4 +237,5 @@ def counters_of(core: EngineCore) -> Mapping[str, int]:
         "stalls": scheduler.stalls,
         "deferred_samples": core.counters.deferred_samples,
         "commits": core.counters.commits,
+        **{f"finished_{reason}": count for reason, count in core.counters.finished.items()},
     }

@@ -6,13 +6,18 @@ dropped here; the core is only told to stop.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
+from attrs import frozen
+
 from vtcore.engine.core import AddRequest, FinishRequest, counters_of
+from vtcore.engine.interrupts import interrupts_deferred
 from vtcore.engine.output import Sample, SampleGroup
-from vtcore.errors import EngineClosedError, RequestError
+from vtcore.errors import EngineClosedError, EngineError, RequestError
 from vtcore.interfaces.batch import EngineRequest
 from vtcore.outputs import RequestOutput
 from vtcore.request import (
@@ -29,6 +34,18 @@ from vtcore.tokenization.tokenizer import Tokenizer, encode_bad_words
 
 if TYPE_CHECKING:
     from vtcore.loader import LoadedCore
+
+log = logging.getLogger(__name__)
+
+
+@frozen
+class CheckedRequest:
+    """A request that can be served: its text if it came as text, its ids, its bad words as ids."""
+
+    text: str | None
+    token_ids: tuple[int, ...]
+    bad_words: tuple[tuple[int, ...], ...]
+    params: SamplingParams
 
 
 class Engine:
@@ -52,7 +69,10 @@ class Engine:
         self._core = loaded.core
         self._vocab_size = loaded.arch.dims.vocab_size
         self._groups: dict[str, SampleGroup] = {}
-        self._samples: dict[str, Sample] = {}
+        self._samples: dict[str, tuple[SampleGroup, Sample]] = {}
+        self._unclaimed: list[RequestOutput] = []
+        self._held: list[RequestOutput] = []
+        self._lock = threading.Lock()
         self._numbers = count()
         self._closed = False
 
@@ -66,13 +86,8 @@ class Engine:
         """Whether `step` has more to give."""
         return bool(self._groups)
 
-    def check_request(
-        self, prompt: Prompt, params: SamplingParams
-    ) -> tuple[str | None, tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    def check_request(self, prompt: Prompt, params: SamplingParams) -> CheckedRequest:
         """Everything that can be wrong with a request, found before the engine sees any of it.
-
-        Returns:
-            The prompt's text if it came as text, its token ids, and the token sequences of its bad words.
 
         Raises:
             RequestError: The prompt or a parameter cannot be served.
@@ -92,41 +107,59 @@ class Engine:
         if params.bad_words:
             assert self.tokenizer is not None
             bad_words = encode_bad_words(self.tokenizer, params.bad_words)
-        return text, tuple(ids), bad_words
+        return CheckedRequest(text, tuple(ids), bad_words, params)
+
+    def _check_numbered(
+        self, index: int, count: int, prompt: Prompt, params: SamplingParams
+    ) -> CheckedRequest:
+        try:
+            return self.check_request(prompt, params)
+        except RequestError as error:
+            if count == 1:
+                raise
+            raise RequestError(f"prompt {index} of {count}: {error}") from error
 
     def add_request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> str:
         """Queue a prompt; n > 1 becomes as many requests of the core.
+
+        Args:
+            request_id: Any text that is not in use; None lets the engine choose.
 
         Returns:
             The request's id.
 
         Raises:
-            RequestError: The request cannot be served, or its id is in use; nothing was queued.
+            RequestError: The request cannot be served, or its id is no text or in use; nothing was queued.
             EngineClosedError: The engine is closed.
         """
-        if self._closed:
-            raise EngineClosedError("the engine is closed; make a new one")
-        number = next(self._numbers)
-        request_id = f"request-{number}" if request_id is None else request_id
+        self._check_open()
+        if request_id is not None and not isinstance(request_id, str):
+            raise RequestError(f"request id {request_id!r} is no text; give a string or leave it out")
         if request_id in self._groups:
             raise RequestError(f"request id {request_id!r} is in use; choose another")
-        text, ids, bad_words = self.check_request(prompt, params)
+        return self._queue(self.check_request(prompt, params), request_id)
+
+    def _queue(self, checked: CheckedRequest, request_id: str | None = None) -> str:
+        params = checked.params
+        number = next(self._numbers)
+        while request_id is None or request_id in self._groups:
+            request_id = f"request-{number}"
+            number = number if request_id not in self._groups else next(self._numbers)
         eos = () if params.ignore_eos else self.eos_token_ids
         stop_ids = (*eos, *params.stop_token_ids)
         seed = params.seed
         if seed is None:
             seed = child_seed(self.loaded.config.model.seed, number + 1)
-        group = SampleGroup(request_id, text, ids, params, self._decoder())
+        group = SampleGroup(request_id, checked.text, checked.token_ids, params, self._decoder())
         arrival_s = self._core.scheduler.now_s()
         for index in range(params.n):
-            sample = Sample(f"{request_id}/{index}", index, self._detokenizer(ids, params))
+            sample = Sample(f"{request_id}/{index}", index, self._detokenizer(checked), group.decode)
             group.samples.append(sample)
-            self._samples[sample.id] = sample
-            row_params = resolve_row_params(params, child_seed(seed, index), stop_ids, bad_words)
+            self._samples[sample.id] = (group, sample)
             request = EngineRequest(
                 id=sample.id,
-                prompt_token_ids=ids,
-                params=row_params,
+                prompt_token_ids=checked.token_ids,
+                params=resolve_row_params(params, child_seed(seed, index), stop_ids, checked.bad_words),
                 max_tokens=params.max_tokens,
                 stop_token_ids=params.stop_token_ids,
                 eos_token_ids=eos,
@@ -158,19 +191,38 @@ class Engine:
         Returns:
             An output for every request with new tokens, its state so far.
         """
+        self._check_open()
+        if not self._lock.acquire(blocking=False):
+            raise EngineError(
+                "another thread is in a step of this engine; use one engine per thread, or a lock"
+            )
+        try:
+            with interrupts_deferred():
+                outputs = self._step(final_only)
+        except BaseException:
+            # What a failed or interrupted step had to give is given by the next one.
+            self._unclaimed, self._held = self._held, []
+            raise
+        finally:
+            self._lock.release()
+        self._held = []
+        return outputs
+
+    def _step(self, final_only: bool) -> list[RequestOutput]:
+        outputs, self._unclaimed = self._unclaimed, []
+        self._held = outputs
         touched: dict[str, SampleGroup] = {}
         for update in self._core.step():
-            sample = self._samples.get(update.id)
-            if sample is None:
+            known = self._samples.get(update.id)
+            if known is None:
                 continue
-            group = self._groups[update.id.rpartition("/")[0]]
+            group, sample = known
             group.note(update)
             if sample.take(update, group.params):
                 self._core.inbox.append(FinishRequest(sample.id, "stop", len(sample.token_ids)))
             if sample.finish_reason is not None:
                 del self._samples[sample.id]
             touched[group.request_id] = group
-        outputs = []
         for group in touched.values():
             if group.is_finished:
                 del self._groups[group.request_id]
@@ -186,26 +238,39 @@ class Engine:
     ) -> list[RequestOutput]:
         """Run requests to their end; all are checked before the first one starts.
 
+        Requests that `add_request` queued go on meanwhile; the next `step` returns what they finished.
+
         Args:
             on_finished: Told of each output as it finishes.
 
         Raises:
             RequestError: One of them cannot be served; none was started.
+            EngineClosedError: The engine is closed.
         """
-        for prompt, params in requests:
-            self.check_request(prompt, params)
-        ids = [self.add_request(prompt, params) for prompt, params in requests]
+        self._check_open()
+        checked = [self._check_numbered(i, len(requests), *request) for i, request in enumerate(requests)]
+        ids = [self._queue(request) for request in checked]
+        num_nan = self._num_nan_rows()
         done: dict[str, RequestOutput] = {}
+        own = set(ids)
+        foreign: list[RequestOutput] = []
         try:
             while len(done) < len(ids):
                 for output in self.step(final_only=True):
-                    done[output.request_id] = output
-                    on_finished(output)
+                    if output.request_id in own:
+                        done[output.request_id] = output
+                        on_finished(output)
+                    else:
+                        foreign.append(output)
         except BaseException:
             # Ctrl-C or a fault must not leave half of the batch running into the next call.
             for request_id in ids:
                 self.abort(request_id)
             raise
+        finally:
+            self._unclaimed += foreign
+        if num_nan := self._num_nan_rows() - num_nan:
+            log.warning("%d tokens came from logits with NaN: the weights or the dtype are at fault", num_nan)
         return [done[request_id] for request_id in ids]
 
     def close(self) -> None:
@@ -216,17 +281,33 @@ class Engine:
         for request_id in list(self._groups):
             self.abort(request_id)
         self.loaded.close()
+        del self._core
 
     def stats(self) -> Mapping[str, int]:
-        """Counters since the start."""
-        return counters_of(self._core)
+        """Counters since the start: of the scheduler, the core, and faults seen while sampling."""
+        self._check_open()
+        sampler = self.loaded.runner.sampler.counters()
+        return {
+            **counters_of(self._core),
+            "nan_logit_rows": sampler.num_nan_rows,
+            "empty_logit_rows": sampler.num_empty_rows,
+            "illegal_drafts": self.loaded.runner.num_illegal_drafts,
+        }
 
-    def _detokenizer(self, ids: tuple[int, ...], params: SamplingParams) -> IncrementalDetokenizer | None:
+    def _num_nan_rows(self) -> int:
+        return self.loaded.runner.sampler.counters().num_nan_rows
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("the engine is closed; make a new one")
+
+    def _detokenizer(self, checked: CheckedRequest) -> IncrementalDetokenizer | None:
+        params = checked.params
         if self.tokenizer is None or not params.detokenize:
             return None
         return IncrementalDetokenizer(
             self.tokenizer,
-            ids,
+            checked.token_ids,
             params.stop,
             params.include_stop_str_in_output,
             params.skip_special_tokens,

@@ -17,13 +17,20 @@ from vtcore.tokenization.detokenizer import IncrementalDetokenizer
 
 @define(eq=False)
 class Sample:
-    """One sample of a prompt: the tokens so far and how it ended."""
+    """One sample of a prompt: the tokens so far and how it ended.
+
+    Args:
+        decode: Text of one token id; None without a tokenizer.
+        logprobs: One dict per token where asked; made once, since every output shows all of them.
+    """
 
     id: str
     index: int
     detokenizer: IncrementalDetokenizer | None
+    decode: Callable[[int], str] | None
     token_ids: list[int] = field(factory=list)
-    logprobs: list[TokenLogprobs] = field(factory=list)
+    logprobs: list[dict[int, Logprob]] = field(factory=list)
+    cumulative_logprob: float = 0.0
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
@@ -36,7 +43,7 @@ class Sample:
             Whether a stop string ended the sample while the core goes on.
         """
         self.token_ids += update.tokens
-        self.logprobs += update.logprobs
+        self._note_logprobs(update.logprobs)
         match = None
         if self.detokenizer is not None:
             ended = update.finish_reason == "stop"
@@ -49,27 +56,29 @@ class Sample:
             return False
         self.finish_reason, self.stop_reason = "stop", match.stop
         del self.token_ids[match.num_tokens :]
-        del self.logprobs[match.num_tokens :]
+        if self.logprobs:
+            del self.logprobs[match.num_tokens :]
+            kept = zip(self.token_ids, self.logprobs, strict=True)
+            self.cumulative_logprob = sum(entry[token_id].logprob for token_id, entry in kept)
         return update.finish_reason is None
+
+    def _note_logprobs(self, entries: tuple[TokenLogprobs, ...]) -> None:
+        self.logprobs += [to_logprob_dict(entry, self.decode) for entry in entries]
+        self.cumulative_logprob += sum(entry.logprob for entry in entries)
 
     def finish(self, reason: str) -> None:
         """End it from outside."""
         self.finish_reason = reason
 
-    def output(self, decode: Callable[[int], str] | None, wants_logprobs: bool) -> CompletionOutput:
+    def output(self, wants_logprobs: bool) -> CompletionOutput:
         """The sample as its user sees it now."""
         finished = self.finish_reason is not None
-        logprobs: tuple[dict[int, Logprob], ...] | None = None
-        cumulative = None
-        if wants_logprobs:
-            logprobs = tuple(to_logprob_dict(entry, decode) for entry in self.logprobs)
-            cumulative = sum(entry.logprob for entry in self.logprobs)
         return CompletionOutput(
             index=self.index,
             text="" if self.detokenizer is None else self.detokenizer.text(finished),
             token_ids=tuple(self.token_ids),
-            cumulative_logprob=cumulative,
-            logprobs=logprobs,
+            cumulative_logprob=self.cumulative_logprob if wants_logprobs else None,
+            logprobs=tuple(self.logprobs) if wants_logprobs else None,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
@@ -114,7 +123,7 @@ class SampleGroup:
             request_id=self.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
-            outputs=tuple(sample.output(self.decode, wants_logprobs) for sample in self.samples),
+            outputs=tuple(sample.output(wants_logprobs) for sample in self.samples),
             finished=self.is_finished,
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from vtcore.execution.model_runner import ModelRunner
+from vtcore.execution.sampled_step import SampledStep
 from vtcore.interfaces.batch import RowMasks, ScheduledBatch, StepResult
 
 
@@ -25,7 +26,7 @@ class Executor(Protocol):
         """Wait for a sampled step's results and hand them over, once."""
 
     def close(self) -> None:
-        """Drop everything that was launched and not polled."""
+        """Drop everything that was launched and not polled; what is launched afterwards runs as usual."""
 
 
 class InlineExecutor:
@@ -37,7 +38,7 @@ class InlineExecutor:
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
-        self._results: dict[int, StepResult] = {}
+        self._sampled: dict[int, SampledStep] = {}
 
     def launch_forward(self, batch: ScheduledBatch) -> None:
         """See `Executor`."""
@@ -45,12 +46,13 @@ class InlineExecutor:
 
     def launch_sample(self, step: int, masks: Sequence[RowMasks]) -> None:
         """See `Executor`."""
-        self._results[step] = self._runner.sample(step, masks)
+        self._sampled[step] = self._runner.sample(step, masks)
 
     def poll(self, step: int) -> StepResult:
         """See `Executor`."""
-        return self._results.pop(step)
+        return self._sampled.pop(step).to_host()
 
     def close(self) -> None:
         """See `Executor`."""
-        self._results.clear()
+        self._sampled.clear()
+        self._runner.drop_launched()

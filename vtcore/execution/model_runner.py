@@ -2,8 +2,8 @@
 
 Does not: see requests, pools or policies; a batch says everything it may know.
 
-Shape letters: T query tokens, B rows of the step, U uniform rows, Q their query length, N sampled rows,
-K drafts, H hidden size, V vocabulary.
+Shape letters: T query tokens, B rows of the step, U uniform rows, Q their query length, P prefill rows, N
+sampled prefill rows, K drafts, H hidden size.
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ from attrs import frozen
 from torch import Tensor
 
 from vtcore.errors import EngineError
+from vtcore.execution.sampled_step import SampledStep
 from vtcore.execution.step_builder import PreparedStep, StepBuilder
 from vtcore.execution.tables import DeviceTables
-from vtcore.interfaces.batch import (
-    CopyOp,
-    RowMasks,
-    RowResult,
-    ScheduledBatch,
-    StepResult,
-    TokenLogprobs,
-)
-from vtcore.interfaces.model_arch import Model
+from vtcore.interfaces.batch import CopyOp, RowMasks, ScheduledBatch, TokenLogprobs
+from vtcore.interfaces.model_arch import ForwardOutput, Model
 from vtcore.interfaces.step import LayerCache
 from vtcore.kv_cache.planner import MemoryPlan
 from vtcore.sampling.logprobs import prompt_logprobs
 from vtcore.sampling.params_table import RowParamsTable
-from vtcore.sampling.sampler import Sampler
+from vtcore.sampling.sampler import SampleOutput, Sampler
 from vtcore.speculation.drafter import Drafter, DraftView
 from vtcore.speculation.verify import accept_matching
 
 
-@frozen
+@frozen(eq=False)
 class _Launched:
-    """A step between its forward and its sampling."""
+    """A step between its forward and its sampling.
+
+    Args:
+        sampling: Indices into batch.prefill of the rows that yield a token.
+        uses_history: Whether a row of the step, or the drafter, reads the history column.
+    """
 
     batch: ScheduledBatch
     prepared: PreparedStep
-    hidden_TH: Tensor
+    output: ForwardOutput
+    sampling: list[int]
+    uses_history: bool
 
 
 class ModelRunner:
@@ -49,7 +50,7 @@ class ModelRunner:
 
     Args:
         caches: Layer name -> cache tensors, the drafter's layers included; borrowed.
-        vocab_size: V.
+        vocab_size: Token ids are below it.
         k_max: Drafts verified per step at most.
         drafter: None means that nothing is ever proposed.
     """
@@ -69,18 +70,24 @@ class ModelRunner:
         self.tables = DeviceTables(plan, max_num_seqs, k_max, device)
         self.params = RowParamsTable(max_num_seqs + 1, vocab_size, device)
         self.sampler = Sampler(self.params)
-        self.num_illegal_drafts = 0
         self._model = model
         self._drafter = drafter
         self._device = device
         self._builder = StepBuilder(plan, self.tables, vocab_size, device)
-        self._caches_of_pool = [
-            [tensor for cache in caches.values() if cache.pool == index for tensor in cache.tensors.values()]
-            for index in range(len(plan.pools))
-        ]
+        self._units = _units_by_pool(plan, caches, k_max)
         self._launched: dict[int, _Launched] = {}
+        self._illegal_drafts = torch.zeros((), dtype=torch.int64, device=device)
         if drafter is not None:
             drafter.bind(self.tables, caches, vocab_size)
+
+    @property
+    def num_illegal_drafts(self) -> int:
+        """Drafts so far that were neither -1 nor a token id; waits for the device."""
+        return int(self._illegal_drafts)
+
+    def drop_launched(self) -> None:
+        """Forget steps whose sampling will never be asked for."""
+        self._launched.clear()
 
     @torch.inference_mode()
     def forward(self, batch: ScheduledBatch) -> None:
@@ -95,50 +102,47 @@ class ModelRunner:
         prepared = self._builder.build(batch)
         self._assert_starts(batch, prepared)
         output = self._model.forward(prepared.inputs)
-        self._launched[batch.step] = _Launched(batch, prepared, output.hidden)
+        if prepared.num_illegal is not None:
+            self._illegal_drafts += prepared.num_illegal
+        rows = (*batch.uniform, *(p.row for p in batch.prefill))
+        drafter_reads = self._drafter is not None and self._drafter.needs_history
+        self._launched[batch.step] = _Launched(
+            batch,
+            prepared,
+            output,
+            [i for i, p in enumerate(batch.prefill) if p.sample],
+            drafter_reads or self.params.needs_history(rows),
+        )
 
     @torch.inference_mode()
-    def sample(self, step: int, masks: Sequence[RowMasks] = ()) -> StepResult:
+    def sample(self, step: int, masks: Sequence[RowMasks] = ()) -> SampledStep:
         """Finish a launched step: emit tokens, move the rows on, propose drafts.
 
         Args:
             masks: Host masks of live rows; a row without one is unmasked.
         """
         launched = self._launched.pop(step)
-        batch, prepared = launched.batch, launched.prepared
-        step_inputs, uniform = prepared.inputs, len(batch.uniform)
-        sampling = [i for i, p in enumerate(batch.prefill, start=uniform) if p.sample]
-        self._place_drafts(batch, prepared)
-        ids_N, logprobs = self._sample_rows(launched, sampling, masks)
-        query = step_inputs.query_len
-        sampled_UQ = ids_N[: uniform * query].view(uniform, query)
-        if query == 1:
-            emitted_U = step_inputs.query_lens[:uniform]
-        else:
-            emitted_U = accept_matching(sampled_UQ, prepared.drafts_UK, step_inputs.query_lens[:uniform])
-        new_tokens_UQ, first_N = sampled_UQ, ids_N[uniform * query :]
-        drafts_host = self._commit(launched, sampling, new_tokens_UQ, first_N, emitted_U)
-        if prepared.num_illegal is not None:
-            self.num_illegal_drafts += int(prepared.num_illegal)
-        prompt = [
-            self._prompt_logprobs(launched, index) for index in range(uniform, uniform + len(batch.prefill))
-        ]
-        return self._result(
-            batch, step_inputs.computed, sampled_UQ, emitted_U, first_N, logprobs, drafts_host, prompt
-        )
-
-    def copy_unit(self, pool: int, src: int, dst: int) -> None:
-        """Copy one unit of a pool in every layer; src 0 zeroes it."""
-        self._copy(CopyOp(pool, src, dst))
+        inputs, uniform = launched.prepared.inputs, len(launched.batch.uniform)
+        query = inputs.query_len
+        self._place_drafts(launched)
+        output = self._sample_rows(launched, masks)
+        ids = torch.zeros(0, dtype=torch.int64, device=self._device) if output is None else output.ids_N
+        sampled_UQ = ids[: uniform * query].view(uniform, query)
+        emitted_U = inputs.query_lens[:uniform]
+        if query > 1:
+            emitted_U = accept_matching(sampled_UQ, launched.prepared.drafts_UK, emitted_U)
+        drafts_BK = self._commit(launched, sampled_UQ, ids[uniform * query :], emitted_U)
+        prompt = tuple(self._prompt_logprobs(launched, index) for index in range(len(launched.batch.prefill)))
+        return SampledStep(launched.batch, inputs.computed, emitted_U, output, drafts_BK, prompt)
 
     def _copy(self, op: CopyOp) -> None:
         if op.dst == 0:
             raise EngineError("a copy names the null unit as its destination")
-        for tensor in self._caches_of_pool[op.pool]:
-            if op.src == 0:
-                tensor[op.dst].zero_()
-            else:
+        for tensor, is_zeroed in self._units[op.pool]:
+            if op.src:
                 tensor[op.dst] = tensor[op.src]
+            elif is_zeroed:
+                tensor[op.dst].zero_()
 
     def _assert_starts(self, batch: ScheduledBatch, prepared: PreparedStep) -> None:
         """Prefill positions come from the host and must be where the device stands."""
@@ -149,180 +153,124 @@ class ModelRunner:
         if found != starts:
             raise EngineError(f"step {batch.step}: prefill starts at {starts}, the device stands at {found}")
 
-    def _place_drafts(self, batch: ScheduledBatch, prepared: PreparedStep) -> None:
+    def _place_drafts(self, launched: _Launched) -> None:
         """Put drafts where the tokens they propose would stand, so each query row sees those before it."""
-        if not batch.num_drafts_in or not batch.uniform or not self._uses_history(batch):
+        k, uniform = launched.batch.num_drafts_in, len(launched.batch.uniform)
+        if not k or not uniform or not launched.uses_history:
             return
-        uniform = len(batch.uniform)
-        rows_U = prepared.rows_B[:uniform]
-        ahead_K = torch.arange(1, 1 + batch.num_drafts_in, device=self._device)
-        positions_UK = prepared.inputs.computed[:uniform].unsqueeze(1) + ahead_K
-        self.tables.history[rows_U.unsqueeze(1), positions_UK] = prepared.drafts_UK.clamp(min=0)
+        rows_U, computed_U = launched.prepared.rows_B[:uniform], launched.prepared.inputs.computed[:uniform]
+        positions_UK = computed_U.unsqueeze(1) + torch.arange(1, 1 + k, device=self._device)
+        drafts_UK = launched.prepared.drafts_UK.clamp(min=0)
+        self.tables.history[rows_U.unsqueeze(1), positions_UK] = drafts_UK.to(self.tables.history.dtype)
 
-    def _uses_history(self, batch: ScheduledBatch) -> bool:
-        if self._drafter is not None and self._drafter.needs_history:
-            return True
-        return self.params.needs_history((*batch.uniform, *(p.row for p in batch.prefill)))
-
-    def _sample_rows(
-        self, launched: _Launched, sampling: list[int], masks: Sequence[RowMasks]
-    ) -> tuple[Tensor, list[TokenLogprobs | None]]:
+    def _sample_rows(self, launched: _Launched, masks: Sequence[RowMasks]) -> SampleOutput | None:
         """Sample every logit row: all query rows of uniform rows, the last of each sampling prefill row."""
-        batch, step_inputs = launched.batch, launched.prepared.inputs
-        uniform, query = len(batch.uniform), step_inputs.query_len
-        if not uniform and not sampling:
-            return torch.zeros(0, dtype=torch.int64, device=self._device), []
-        num_uniform = step_inputs.num_uniform_tokens
-        hidden_NH, positions_N = launched.hidden_TH[:num_uniform], step_inputs.positions[:num_uniform] + 1
-        if sampling:
-            spans = [step_inputs.prefill[i - uniform] for i in sampling]
-            last = torch.tensor([s.offset + s.length - 1 for s in spans], device=self._device)
-            hidden_NH = torch.cat((hidden_NH, launched.hidden_TH.index_select(0, last)))
-            positions_N = torch.cat((positions_N, step_inputs.positions.index_select(0, last) + 1))
+        batch, inputs = launched.batch, launched.prepared.inputs
+        uniform, query = len(batch.uniform), inputs.query_len
+        if not uniform and not launched.sampling:
+            return None
+        num_uniform = inputs.num_uniform_tokens
+        hidden_NH, positions_N = launched.output.hidden[:num_uniform], inputs.positions[:num_uniform] + 1
+        if launched.sampling:
+            spans = [inputs.prefill[i] for i in launched.sampling]
+            last_N = torch.tensor([s.offset + s.length - 1 for s in spans], device=self._device)
+            hidden_NH = torch.cat((hidden_NH, launched.output.hidden.index_select(0, last_N)))
+            positions_N = torch.cat((positions_N, inputs.positions.index_select(0, last_N) + 1))
         rows = [row for row in batch.uniform for _ in range(query)]
-        rows += [batch.prefill[i - uniform].row for i in sampling]
-        history = self.tables.history if self.params.needs_history(rows) else None
-        flat_masks = self._flat_masks(rows, uniform * query, query, masks) if masks else None
-        output = self.sampler.sample(self._model.logits(hidden_NH), rows, positions_N, history, flat_masks)
-        return output.ids_N, output.logprobs
-
-    def _flat_masks(
-        self, rows: list[int], num_uniform: int, query: int, masks: Sequence[RowMasks]
-    ) -> list[bytes | None]:
-        by_row = {entry.row: entry.masks for entry in masks}
-        flat: list[bytes | None] = []
-        for index, row in enumerate(rows):
-            own = by_row.get(row)
-            position = index % query if index < num_uniform else 0
-            flat.append(None if own is None else own[position])
-        return flat
+        rows += [batch.prefill[i].row for i in launched.sampling]
+        history = self.tables.history if launched.uses_history else None
+        flat_masks = _flat_masks(rows, uniform * query, query, masks) if masks else None
+        return self.sampler.sample(self._model.logits(hidden_NH), rows, positions_N, history, flat_masks)
 
     def _commit(
-        self,
-        launched: _Launched,
-        sampling: list[int],
-        sampled_UQ: Tensor,
-        first_N: Tensor,
-        emitted_U: Tensor,
-    ) -> list[list[int]]:
+        self, launched: _Launched, sampled_UQ: Tensor, first_N: Tensor, emitted_U: Tensor
+    ) -> Tensor | None:
         """Write the device-owned columns: lengths, last tokens, state column, history, drafts."""
-        batch, step_inputs, tables = launched.batch, launched.prepared.inputs, self.tables
-        rows_B, uniform = launched.prepared.rows_B, len(batch.uniform)
-        computed_B = step_inputs.computed
-        uses_history = self._uses_history(batch)
-        num_prefill = len(batch.prefill)
+        batch, inputs, tables = launched.batch, launched.prepared.inputs, self.tables
+        rows_B, uniform, num_prefill = launched.prepared.rows_B, len(batch.uniform), len(batch.prefill)
         new_B, column_B = emitted_U, emitted_U - 1
+        next_B = sampled_UQ.gather(1, column_B.unsqueeze(1)).squeeze(1)
         if num_prefill:
-            new_B = torch.cat((emitted_U, step_inputs.query_lens[uniform:]))
+            new_B = torch.cat((emitted_U, inputs.query_lens[uniform:]))
             column_B = torch.cat((column_B, column_B.new_zeros(num_prefill)))
-        last_U = sampled_UQ.gather(1, (emitted_U - 1).unsqueeze(1)).squeeze(1)
-        next_B = self._next_tokens(batch, sampling, last_U, first_N)
-        tables.computed.index_copy_(0, rows_B, computed_B + new_B)
+            # A chunk that does not end the prompt is followed by a token the host knows.
+            next_P = torch.tensor([p.next_id or 0 for p in batch.prefill], device=self._device)
+            if launched.sampling:
+                next_P[launched.sampling] = first_N
+            next_B = torch.cat((next_B, next_P))
+        tables.computed.index_copy_(0, rows_B, inputs.computed + new_B)
         tables.last_token.index_copy_(0, rows_B, next_B)
         if tables.drafts.shape[1]:
             tables.cur_slot.index_copy_(0, rows_B, column_B)
-        if uses_history:
-            self._write_history(launched, sampling, sampled_UQ, first_N, emitted_U)
-        if self._drafter is None:
-            return []
-        return self._draft(launched, sampling, new_B, next_B)
+        if launched.uses_history:
+            self._write_history(launched, sampled_UQ, next_B[uniform:])
+        return None if self._drafter is None else self._draft(self._drafter, launched, new_B, next_B)
 
-    def _next_tokens(
-        self, batch: ScheduledBatch, sampling: list[int], last_U: Tensor, first_N: Tensor
-    ) -> Tensor:
-        """Token after each row's last committed query token: sampled, or known from the prompt."""
-        if not batch.prefill:
-            return last_U
-        next_P = torch.tensor([p.next_id or 0 for p in batch.prefill], device=self._device)
-        if sampling:
-            next_P[[i - len(batch.uniform) for i in sampling]] = first_N
-        return torch.cat((last_U, next_P))
-
-    def _write_history(
-        self,
-        launched: _Launched,
-        sampling: list[int],
-        sampled_UQ: Tensor,
-        first_N: Tensor,
-        emitted_U: Tensor,
-    ) -> None:
-        batch, step_inputs, history = launched.batch, launched.prepared.inputs, self.tables.history
-        rows_B, uniform = launched.prepared.rows_B, len(batch.uniform)
+    def _write_history(self, launched: _Launched, sampled_UQ: Tensor, next_P: Tensor) -> None:
+        inputs, history = launched.prepared.inputs, self.tables.history
+        rows_B, uniform = launched.prepared.rows_B, len(launched.batch.uniform)
         if uniform:
-            ahead_Q = torch.arange(1, 1 + step_inputs.query_len, device=self._device)
-            positions_UQ = step_inputs.computed[:uniform].unsqueeze(1) + ahead_Q
+            ahead_Q = torch.arange(1, 1 + inputs.query_len, device=self._device)
+            positions_UQ = inputs.computed[:uniform].unsqueeze(1) + ahead_Q
             # Samples past the accepted run land beyond the known tokens, where nothing reads before a write.
-            history[rows_B[:uniform].unsqueeze(1), positions_UQ] = sampled_UQ
-        for position, index in enumerate(sampling):
-            span = step_inputs.prefill[index - uniform]
-            history[batch.prefill[index - uniform].row, span.start + span.length] = first_N[position]
+            history[rows_B[:uniform].unsqueeze(1), positions_UQ] = sampled_UQ.to(history.dtype)
+        if launched.batch.prefill:
+            ends_P = inputs.computed[uniform:] + inputs.query_lens[uniform:]
+            history[rows_B[uniform:], ends_P] = next_P.to(history.dtype)
 
-    def _draft(
-        self, launched: _Launched, sampling: list[int], new_B: Tensor, next_B: Tensor
-    ) -> list[list[int]]:
+    def _draft(self, drafter: Drafter, launched: _Launched, new_B: Tensor, next_B: Tensor) -> Tensor:
         """Let the drafter follow the step and fill the drafts column of the sampled rows."""
-        drafter, batch = self._drafter, launched.batch
-        assert drafter is not None
+        batch, rows_B = launched.batch, launched.prepared.rows_B
         uniform = len(batch.uniform)
-        sampled_N = torch.tensor([*range(uniform), *sampling], dtype=torch.int64, device=self._device)
+        sampled = [*range(uniform), *(uniform + i for i in launched.sampling)]
+        sampled_N = torch.tensor(sampled, dtype=torch.int64, device=self._device)
         view = DraftView(
-            launched.prepared.inputs, launched.hidden_TH, launched.prepared.rows_B, new_B, next_B, sampled_N
+            step=launched.prepared.inputs,
+            hidden_TH=launched.output.hidden,
+            aux_TX=launched.output.aux,
+            rows_B=rows_B,
+            num_new_B=new_B,
+            next_token_B=next_B,
+            sampled_N=sampled_N,
         )
         drafter.ingest(view)
-        rows_N = launched.prepared.rows_B[sampled_N]
+        rows_N = rows_B[sampled_N]
         self.tables.drafts[rows_N] = -1
         k = batch.num_drafts_out
-        if k and len(sampled_N):
+        if k and sampled:
             self.tables.drafts[rows_N, :k] = drafter.propose(view, k)
-        return self.tables.drafts[launched.prepared.rows_B].tolist()
+        return self.tables.drafts.index_select(0, rows_B)
 
     def _prompt_logprobs(self, launched: _Launched, index: int) -> tuple[TokenLogprobs, ...]:
-        prefill = launched.batch.prefill[index - len(launched.batch.uniform)]
+        prefill = launched.batch.prefill[index]
         if prefill.prompt_logprobs is None or not prefill.targets:
             return ()
-        span = launched.prepared.inputs.prefill[index - len(launched.batch.uniform)]
-        hidden_PH = launched.hidden_TH[span.offset : span.offset + len(prefill.targets)]
+        span = launched.prepared.inputs.prefill[index]
+        hidden_PH = launched.output.hidden[span.offset : span.offset + len(prefill.targets)]
         targets = torch.tensor(prefill.targets, device=self._device)
         return tuple(prompt_logprobs(self._model.logits, hidden_PH, targets, prefill.prompt_logprobs))
 
-    def _result(
-        self,
-        batch: ScheduledBatch,
-        computed_B: Tensor,
-        sampled_UQ: Tensor,
-        emitted_U: Tensor,
-        first_N: Tensor,
-        logprobs: list[TokenLogprobs | None],
-        drafts: list[list[int]],
-        prompt: list[tuple[TokenLogprobs, ...]],
-    ) -> StepResult:
-        positions, sampled = computed_B.tolist(), sampled_UQ.tolist()
-        emitted, first = emitted_U.tolist(), iter(first_N.tolist())
-        query = 1 + batch.num_drafts_in
-        entries = []
-        for index, row in enumerate(batch.uniform):
-            count = emitted[index]
-            tokens = tuple(sampled[index][:count])
-            entries.append((row, tokens, logprobs[index * query : index * query + count]))
-        at = len(batch.uniform) * query
-        for prefill in batch.prefill:
-            tokens, own = (), []
-            if prefill.sample:
-                tokens, own = (next(first),), logprobs[at : at + 1]
-                at += 1
-            entries.append((prefill.row, tokens, own))
-        no_prompt: list[tuple[TokenLogprobs, ...]] = [()] * len(batch.uniform)
-        rows = tuple(
-            RowResult(
-                row,
-                position,
-                tokens,
-                tuple(entry for entry in own if entry is not None),
-                tuple(drafts[index]) if drafts else (),
-                prompt_entries,
-            )
-            for index, ((row, tokens, own), position, prompt_entries) in enumerate(
-                zip(entries, positions, no_prompt + prompt, strict=True)
-            )
-        )
-        return StepResult(batch.step, rows)
+
+def _units_by_pool(
+    plan: MemoryPlan, caches: Mapping[str, LayerCache], k_max: int
+) -> list[list[tuple[Tensor, bool]]]:
+    """By pool, every cache tensor and whether a fresh unit of it starts at zero."""
+    units: list[list[tuple[Tensor, bool]]] = [[] for _ in plan.pools]
+    for index, pool in enumerate(plan.pools):
+        for spec in pool.specs:
+            for name, tensor_spec in spec.tensors(k_max).items():
+                units[index] += [(caches[layer][name], tensor_spec.zeroed) for layer in spec.layers]
+    return units
+
+
+def _flat_masks(
+    rows: list[int], num_uniform: int, query: int, masks: Sequence[RowMasks]
+) -> list[bytes | None]:
+    """One mask per logit row: by query row for uniform rows, the first for prefill rows."""
+    by_row = {entry.row: entry.masks for entry in masks}
+    flat: list[bytes | None] = []
+    for index, row in enumerate(rows):
+        own = by_row.get(row)
+        position = index % query if index < num_uniform else 0
+        flat.append(None if own is None else own[position])
+    return flat

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vtcore.interfaces.batch import RowInit, TableDelta
-from vtcore.kv_cache.planner import MemoryPlan
+from vtcore.kv_cache.planner import MemoryPlan, table_shape
 
 
 class DeviceTables:
@@ -30,17 +30,17 @@ class DeviceTables:
         limit: [R] int64. Host-owned.
         last_token, computed, cur_slot: [R] int64. Device-owned.
         drafts: [R, K] int64, -1 where there is none. Device-owned.
-        history: [R, L] int64, the row's tokens by position. Device-owned.
+        history: [R, L] int32, the row's tokens by position. Device-owned.
     """
 
     def __init__(self, plan: MemoryPlan, max_num_seqs: int, k_max: int, device: str) -> None:
         size = max_num_seqs + 1
-        width = -(-(plan.max_model_len + k_max + 1) // plan.block_size) + 1
+        shape = table_shape(plan.max_model_len, plan.block_size, k_max)
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
 
-        self.block_tables = [None if pool.is_slot else zeros(size, width) for pool in plan.pools]
+        self.block_tables = [None if pool.is_slot else zeros(size, shape.num_blocks) for pool in plan.pools]
         self.state_slots = [
             zeros(size, pool.slots_per_request) if pool.is_slot else None for pool in plan.pools
         ]
@@ -49,8 +49,7 @@ class DeviceTables:
         self.computed = zeros(size)
         self.cur_slot = zeros(size)
         self.drafts = zeros(size, k_max) - 1
-        # One position past the model length takes what a cut query row would write.
-        self.history = zeros(size, plan.max_model_len + k_max + 2)
+        self.history = torch.zeros((size, shape.num_positions), dtype=torch.int32, device=device)
 
     def apply(self, deltas: Sequence[TableDelta], inits: Sequence[RowInit]) -> None:
         """Upload a batch's deltas, then replace the rows it admits."""
@@ -78,5 +77,5 @@ class DeviceTables:
         self.cur_slot[row] = 0
         self.drafts[row] = -1
         if init.tokens:
-            tokens = torch.tensor(init.tokens, dtype=torch.int64, device=self.history.device)
+            tokens = torch.tensor(init.tokens, dtype=torch.int32, device=self.history.device)
             self.history[row, : len(init.tokens)] = tokens

@@ -194,7 +194,8 @@ class RowResult:
 
     Args:
         position: The row's `computed` before the step.
-        tokens: Emitted tokens; the first stands at position + query length of the confirmed part.
+        tokens: Emitted tokens; the first stands at position + 1 in a uniform row, at position + the chunk's
+            length in a sampled prefill row.
         logprobs: One per emitted token when asked, else empty.
         drafts: The row's drafts after the step, -1 from the first unused entry on.
         prompt_logprobs: One per target of a prefill row.

@@ -127,11 +127,15 @@ class KVCacheSpec(ABC):
         return limit
 
     def cuts(self, start: int, end: int, grid: int) -> tuple[int, ...]:
-        """Positions p, start < p < end, where a prefill chunk must end; `grid` as resolved at load."""
+        """Positions p, start < p < end, where a prefill chunk must end; asked at admission.
+
+        Args:
+            grid: Tokens between positions at which every pool can be cut; the block size.
+        """
         return ()
 
     def window_bytes(self, k_max: int) -> int:
-        """Bytes of kept inputs per row that replay rollback needs; 0 without it."""
+        """Bytes of kept inputs per row and layer that replay rollback needs; 0 without it."""
         return 0
 
     def unit_bytes(self, k_max: int) -> int:

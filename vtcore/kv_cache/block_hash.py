@@ -25,17 +25,14 @@ def root_hash(seed: str | None = None) -> bytes:
     return hashlib.sha256(ROOT_TAG + (seed or "").encode()).digest()
 
 
-def extend_hashes(
-    hashes: list[bytes], tokens: Sequence[int], block_size: int, root: bytes, extra: bytes = b""
-) -> None:
+def extend_hashes(hashes: list[bytes], tokens: Sequence[int], block_size: int, root: bytes) -> None:
     """Append the hashes of all full blocks of `tokens` that `hashes` does not have yet.
 
-    A block's hash is sha256(parent, token ids as little-endian int32, extra), so equal hashes mean equal
+    A block's hash is sha256(parent, token ids as little-endian int32), so equal hashes mean equal
     tokens from the first position on.
 
     Args:
         hashes: Hashes of the leading blocks, mutated.
-        extra: Keys that join the first block only (a salt), already encoded.
     """
     start, end = len(hashes), len(tokens) // block_size
     if start >= end:
@@ -45,8 +42,5 @@ def extend_hashes(
     size = 4 * block_size
     sha256 = hashlib.sha256
     for index in range(end - start):
-        block = parent + data[index * size : (index + 1) * size]
-        if extra and start + index == 0:
-            block += extra
-        parent = sha256(block).digest()
+        parent = sha256(parent + data[index * size : (index + 1) * size]).digest()
         hashes.append(parent)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from vtcore.errors import ConfigError, MemoryPlanError
-from vtcore.interfaces.kv_cache_spec import KVCacheSpec, Lifetime, Slot, Whole, Window
+from vtcore.interfaces.kv_cache_spec import DTYPE_BYTES, KVCacheSpec, Lifetime, Slot, Whole, Window
 
 
 @frozen
@@ -47,6 +47,7 @@ class MemoryPlan:
     Args:
         max_model_len: Tokens a single request may reach, prompt and output.
         num_blocks: Usable blocks of each unbounded pool.
+        table_bytes: Of the device tables.
     """
 
     pools: tuple[PoolPlan, ...]
@@ -54,11 +55,31 @@ class MemoryPlan:
     num_blocks: int
     max_model_len: int
     weight_bytes: int = 0
+    table_bytes: int = 0
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of all pools."""
         return sum(pool.num_bytes for pool in self.pools)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of weights, pools and tables."""
+        return self.weight_bytes + self.cache_bytes + self.table_bytes
+
+
+@frozen
+class TableShape:
+    """Widths of the device tables, per row: entries of a block table, positions of the token history."""
+
+    num_blocks: int
+    num_positions: int
+
+
+def table_shape(max_model_len: int, block_size: int, k_max: int) -> TableShape:
+    """Wide enough for every position a step may name, those past a cut query included."""
+    positions = max_model_len + k_max + 2
+    return TableShape(-(-positions // block_size) + 1, positions)
 
 
 @frozen(kw_only=True)
@@ -114,11 +135,25 @@ def plan_memory(specs: Sequence[KVCacheSpec], limits: PlanLimits) -> MemoryPlan:
     """
     groups = group_by_lifetime(specs)
     unbounded = any(isinstance(life, Whole) for life, _ in groups)
-    max_model_len = _fit_max_model_len(limits) if unbounded else limits.max_model_len
-    pools = tuple(_plan_pool(life, group, limits, max_model_len) for life, group in groups)
-    plan = MemoryPlan(pools, limits.block_size, limits.num_blocks, max_model_len, limits.weight_bytes)
-    _check_fits(plan, limits)
+    plan = _plan(groups, limits, _fit_max_model_len(limits) if unbounded else limits.max_model_len)
+    _check_fits(plan, groups, limits)
     return plan
+
+
+Groups = Sequence[tuple[Lifetime, tuple[KVCacheSpec, ...]]]
+"""As `group_by_lifetime` returns them."""
+
+
+def _plan(groups: Groups, limits: PlanLimits, max_model_len: int) -> MemoryPlan:
+    pools = tuple(_plan_pool(life, group, limits, max_model_len) for life, group in groups)
+    return MemoryPlan(
+        pools,
+        limits.block_size,
+        limits.num_blocks,
+        max_model_len,
+        limits.weight_bytes,
+        _table_bytes(pools, limits, max_model_len),
+    )
 
 
 def _rank(lifetime: Lifetime) -> tuple[int, int]:
@@ -157,25 +192,45 @@ def _plan_pool(
     return PoolPlan(lifetime, specs, limits.max_num_seqs * per_request + 1, unit_bytes, columns)
 
 
-def _check_fits(plan: MemoryPlan, limits: PlanLimits) -> None:
-    if limits.available_bytes is None:
+def _table_bytes(pools: Sequence[PoolPlan], limits: PlanLimits, max_model_len: int) -> int:
+    """Bytes of the device tables and of the inputs that replay rollback keeps."""
+    shape = table_shape(max_model_len, limits.block_size, limits.k_max)
+    int64, int32 = DTYPE_BYTES["int64"], DTYPE_BYTES["int32"]
+    per_row = shape.num_positions * int32 + (4 + limits.k_max) * int64
+    for pool in pools:
+        per_row += (pool.slots_per_request if pool.is_slot else shape.num_blocks) * int64
+        per_row += sum(spec.window_bytes(limits.k_max) * len(spec.layers) for spec in pool.specs)
+    return per_row * (limits.max_num_seqs + 1)
+
+
+def _check_fits(plan: MemoryPlan, groups: Groups, limits: PlanLimits) -> None:
+    if limits.available_bytes is None or plan.total_bytes <= limits.available_bytes:
         return
-    total = plan.cache_bytes + plan.weight_bytes
-    if total <= limits.available_bytes:
-        return
-    per_block = sum(pool.unit_bytes for pool in plan.pools if isinstance(pool.lifetime, Whole))
-    fixed = total - per_block * limits.num_blocks
-    fitting = (limits.available_bytes - fixed) // per_block if per_block else -1
     remedy = "no num_blocks fits: lower max_num_seqs, use a smaller dtype or free memory"
-    if fitting > 0:
+    fitting = _largest_fitting(groups, limits, limits.available_bytes)
+    if fitting:
         remedy = f"the largest num_blocks that fits is {fitting}"
         if limits.max_model_len_pinned and fitting * limits.block_size < limits.max_model_len:
             remedy += f", with max_model_len at most {fitting * limits.block_size}"
     raise MemoryPlanError(
-        f"num_blocks={limits.num_blocks} and max_num_seqs={limits.max_num_seqs} need {_mib(total)} "
-        f"(weights {_mib(plan.weight_bytes)}, caches {_mib(plan.cache_bytes)}), "
-        f"available are {_mib(limits.available_bytes)}; {remedy}"
+        f"num_blocks={limits.num_blocks} and max_num_seqs={limits.max_num_seqs} need "
+        f"{_mib(plan.total_bytes)} (weights {_mib(plan.weight_bytes)}, caches {_mib(plan.cache_bytes)}, "
+        f"tables {_mib(plan.table_bytes)}), available are {_mib(limits.available_bytes)}; {remedy}"
     )
+
+
+def _largest_fitting(groups: Groups, limits: PlanLimits, available_bytes: int) -> int:
+    """Largest num_blocks whose plan fits, the model length cut to it; 0 when not even one does."""
+
+    def fits(num_blocks: int) -> bool:
+        length = min(limits.max_model_len, num_blocks * limits.block_size)
+        return _plan(groups, evolve(limits, num_blocks=num_blocks), length).total_bytes <= available_bytes
+
+    low, high = 0, limits.num_blocks
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _mib(num_bytes: int) -> str:

@@ -100,18 +100,6 @@ class UnitPool:
         """How many of `ids` nobody holds."""
         return sum(self.ref[unit] == 0 for unit in ids)
 
-    def reset_cache(self) -> None:
-        """Forget every hash; unheld units become free, held ones are freed as usual later."""
-        for unit in list(self._unheld):
-            del self._unheld[unit]
-            self._free.append(unit)
-            if self.recycled is not None:
-                self.recycled.append(unit)
-        for unit in range(self.num_units):
-            self.hash_of[unit] = None
-        self.by_hash.clear()
-        self.generation += 1
-
     def check(self, held: dict[int, int]) -> None:
         """Assert the partition against a recount of references.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
@@ -16,7 +17,9 @@ from vtcore.interfaces.kv_cache_spec import Whole
 from vtcore.kv_cache.block_hash import extend_hashes
 from vtcore.kv_cache.planner import MemoryPlan, PoolPlan
 from vtcore.kv_cache.pool import UnitPool
-from vtcore.scheduling.request_state import RequestState
+
+if TYPE_CHECKING:
+    from vtcore.scheduling.request_state import RequestState
 
 
 @frozen
@@ -39,7 +42,7 @@ class RequestMemory:
 
     def __init__(self, plan: MemoryPlan, prefix_caching: bool, root: bytes, lookahead: int) -> None:
         self.plans: tuple[PoolPlan, ...] = plan.pools
-        self.pools = [UnitPool(pool.num_units) for pool in plan.pools]
+        self.pools = self._new_pools()
         self.block_size = plan.block_size
         self.lookahead = lookahead
         self.prefix_caching = prefix_caching
@@ -119,6 +122,14 @@ class RequestMemory:
         request.published = hit.num_blocks
         return tuple(copies)
 
+    def cuts(self, start: int, end: int) -> tuple[int, ...]:
+        """Positions in (start, end) that no prefill chunk may cross, of every group; ascending."""
+        found: set[int] = set()
+        for plan in self.plans:
+            for spec in plan.specs:
+                found.update(spec.cuts(start, end, self.block_size))
+        return tuple(sorted(found))
+
     def missing(self, request: RequestState, upto: int) -> list[int]:
         """Blocks to allocate, by pool, before the tables cover `upto` tokens."""
         total = self.num_blocks(upto)
@@ -196,6 +207,16 @@ class RequestMemory:
             pool.free(request.slots[index])
         request.blocks, request.slots, request.first_needed = [], [], []
         request.published = 0
+
+    def _new_pools(self) -> list[UnitPool]:
+        return [UnitPool(plan.num_units) for plan in self.plans]
+
+    def reset(self) -> None:
+        """Free every unit and forget every hash, whoever holds what."""
+        generation = self.generation
+        self.pools = self._new_pools()
+        for pool in self.pools:
+            pool.generation = generation + 1
 
     def check(self, running: Sequence[RequestState]) -> None:
         """Assert each pool's partition, and that live slots have one holder."""

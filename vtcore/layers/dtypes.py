@@ -11,6 +11,7 @@ DTYPES: dict[str, torch.dtype] = {
     "float64": torch.float64,
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
     "int64": torch.int64,
     "int32": torch.int32,
     "uint8": torch.uint8,

@@ -12,20 +12,26 @@ from vtcore.scheduling.request_state import RequestState
 from vtcore.scheduling.scheduler import Scheduler
 
 
-def commit(scheduler: Scheduler, frame: Frame, result: StepResult) -> list[RequestUpdate]:
+def commit(
+    scheduler: Scheduler, frame: Frame, result: StepResult, updates: list[RequestUpdate] | None = None
+) -> list[RequestUpdate]:
     """Apply one step's results to the requests they belong to.
 
     Results of a row whose epoch has risen since the launch are dropped.
 
+    Args:
+        updates: Where updates go as soon as their row is committed, so that a failure on a later row loses
+            none; None starts a new list.
+
     Returns:
-        One update per live row that has news for the front end.
+        `updates`: one more per live row that has news for the front end.
 
     Raises:
         EngineError: A result contradicts what was launched; the engine is at fault.
     """
     if result.step != frame.step or len(result.rows) != len(frame.requests):
         raise EngineError(f"step {frame.step} got results of step {result.step}, {len(result.rows)} rows")
-    updates = []
+    updates = [] if updates is None else updates
     rows = scheduler.rows
     # One look at all epochs: a row released while this loop runs is the loop's own row, once.
     is_alive = rows.epoch[frame.rows] == frame.epochs

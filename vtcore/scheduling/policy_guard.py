@@ -79,7 +79,7 @@ class PolicyGuard:
                     raise TypeError(f"key {key!r} holds something other than int, float or str")
                 if any(part != part for part in key):
                     raise ValueError(f"key {key!r} holds a NaN, which has no place in an order")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._breach("key", error)
                 key = ()
         # Parts are wrapped by type so that keys of mixed types still compare.
@@ -108,7 +108,7 @@ class PolicyGuard:
                     if type(choice) is not int or not 0 <= choice < len(running):
                         raise ValueError(f"victim {choice!r} is outside 0..{len(running) - 1}")
                     return running[choice]
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._breach("victim", error)
         return running[-1]
 
@@ -118,7 +118,7 @@ class PolicyGuard:
             return
         try:
             self._policy.on_events(events)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._breach("on_events", error)
 
     def forget(self, request: RequestState) -> None:
@@ -135,7 +135,7 @@ class PolicyGuard:
             # True, 1.0 and 1 compare equal, and only the last is an index.
             if not all(type(index) is int for index in order) or sorted(order) != list(range(len(window))):
                 raise ValueError(f"order is no permutation of range({len(window)}): {order[:8]}")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._breach("order", error)
             return _first_come(window)
         slow = self._time_limit_s is not None and self._clock() - start > self._time_limit_s
@@ -185,7 +185,7 @@ class PolicyGuard:
             admitted_step=request.admitted_step,
         )
 
-    def _breach(self, where: str, error: Exception) -> None:
+    def _breach(self, where: str, error: BaseException) -> None:
         self.breaches += 1
         state = "is off from now on" if self.is_off else "loses its turn"
         name = type(self._policy).__qualname__

@@ -66,6 +66,13 @@ class RowTable:
         self.epoch[row] += 1
         self._free.append(row)
 
+    def reset(self) -> None:
+        """Take every row back, whoever owns it."""
+        self.owner = [None] * len(self.owner)
+        self.uniform[:] = False
+        self.epoch += 1
+        self._free = deque(range(1, self.num_rows + 1))
+
     def check(self) -> None:
         """Assert that free and owned rows partition 1..num_rows."""
         owned = {row for row, owner in enumerate(self.owner) if owner is not None}

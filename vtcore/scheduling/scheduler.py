@@ -112,8 +112,12 @@ class Scheduler:
         self._note(Arrived, req.id)
         return request
 
-    def finish(self, request_id: str) -> RequestState | None:
-        """End a request in whatever state it is; idempotent, and legal for an unknown id."""
+    def finish(self, request_id: str, num_tokens: int | None = None) -> RequestState | None:
+        """End a request in whatever state it is; idempotent, and legal for an unknown id.
+
+        Args:
+            num_tokens: Output tokens kept; None keeps all that are known.
+        """
         request = self.requests.pop(request_id, None)
         if request is None:
             return None
@@ -124,7 +128,7 @@ class Scheduler:
         if waited:
             self.waiting.discard(request)
         self.policy.forget(request)
-        self._note(Finished, request_id, request.num_output)
+        self._note(Finished, request_id, request.num_output if num_tokens is None else num_tokens)
         return request
 
     # One step.
@@ -172,6 +176,7 @@ class Scheduler:
             return False
         self._note_hit(request, hit)
         computed = hit.num_blocks * self.memory.block_size
+        request.cuts = self.memory.cuts(computed, len(request.tokens))
         self.waiting.discard(self._start(request, computed))
         self._before += copies
         needs_tokens = self.limits.history_always or request.req.params.needs_history
@@ -277,6 +282,20 @@ class Scheduler:
         self.counters.preemptions += 1
         self.waiting.push(request)
         self._note(Preempted, request.id)
+
+    def rebuild(self) -> None:
+        """After a failed step: new books; every unfinished request waits, to be computed from its tokens."""
+        self.rows.reset()
+        self.memory.reset()
+        self.running, self.waiting = [], WaitingQueue()
+        self._order_rows = None
+        self._deltas, self._before = [], []
+        for request in self.requests.values():
+            request.status, request.row, request.computed = Status.WAITING, 0, 0
+            request.blocks, request.slots, request.first_needed = [], [], []
+            request.published, request.home_drafts = 0, ()
+            request.num_preemptions += 1
+            self.waiting.push(request)
 
     def _release(self, request: RequestState) -> None:
         """Take row, blocks and slots back; the one way out for finish, abort and preemption."""

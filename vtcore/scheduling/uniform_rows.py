@@ -89,12 +89,9 @@ def _grow_in_order(
 
 
 def _later(scheduler: Scheduler, request: RequestState) -> list[RequestState]:
-    """Running requests that are visited after `request`: later decoding ones, then those prefilling."""
-    uniform = scheduler.rows.uniform
-    decoding = [r for r in scheduler.running if uniform[r.row]]
-    rest = decoding[decoding.index(request) + 1 :]
-    prefilling = [r for r in scheduler.running if not uniform[r.row]]
-    return sorted(rest + prefilling, key=lambda r: (r.order_key, r.admission))
+    """Running requests that come after `request` by (key, admission); none of them is in the batch yet."""
+    running = scheduler.running
+    return running[running.index(request) + 1 :]
 
 
 def _would_fit(scheduler: Scheduler, want: list[int], victims: list[RequestState]) -> bool:

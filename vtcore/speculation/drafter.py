@@ -2,7 +2,7 @@
 
 Does not: verify, roll back or stop anything; a bad draft only costs acceptance.
 
-Shape letters: T query tokens, N sampled rows, Q query rows of a uniform row, k drafts asked.
+Shape letters: T query tokens, X aux width, N sampled rows, Q query rows of a uniform row, k drafts asked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from vtcore.interfaces.model_arch import CacheContext
 from vtcore.interfaces.step import LayerCache, StepInputs
 
 
-@frozen
+@frozen(kw_only=True, eq=False)
 class DraftView:
     """A finished target step as a drafter sees it; tensors are read-only.
 
     Args:
         step: The target's inputs. hidden_TH: The target's post-final-norm hidden.
+        aux_TX: Residuals after the drafter's `aux_layers`, [T, n * H]; None if it asked for none.
         rows_B: Table row of each batch row.
         num_new_B: Query tokens of each batch row that are committed by this step (accepted run or chunk).
         next_token_B: Token after the last committed query token: sampled, or known from the prompt.
@@ -34,6 +35,7 @@ class DraftView:
 
     step: StepInputs
     hidden_TH: Tensor
+    aux_TX: Tensor | None
     rows_B: Tensor
     num_new_B: Tensor
     next_token_B: Tensor
@@ -47,6 +49,8 @@ class Drafter(Protocol):
     """Positions beyond the committed ones that `propose` may write."""
     needs_history: bool
     """Whether the history column must hold every row's tokens."""
+    aux_layers: tuple[int, ...]
+    """Target layers whose output residuals it reads: 0-based; -1 is the embedding."""
 
     def cache_specs(self, ctx: CacheContext) -> tuple[KVCacheSpec, ...]:
         """Cache groups of its own; they join the target's pools by lifetime."""

@@ -95,7 +95,7 @@ class LateExecutor:
         sent = [self._wire(entry) for entry in masks]
 
         def run() -> None:
-            self._results[step] = self._runner.sample(step, sent)  # type: ignore[arg-type]
+            self._results[step] = self._runner.sample(step, sent).to_host()  # type: ignore[arg-type]
 
         self._queue.append(run)
         self._run_some()
@@ -118,6 +118,9 @@ class LateExecutor:
     def close(self) -> None:
         """Drop what is queued."""
         self._queue.clear()
+        self._results.clear()
+        self._batches.clear()
+        self._runner.drop_launched()
 
     def _run_some(self) -> None:
         for _ in range(self._random.choice((0, 0, 1, 2, len(self._queue)))):

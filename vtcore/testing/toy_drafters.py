@@ -28,6 +28,7 @@ class _RowsDrafter:
 
     lookahead = 0
     needs_history = True
+    aux_layers: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self.inits: dict[int, RowInit] = {}

@@ -47,15 +47,12 @@ class IncrementalDetokenizer:
         skip_special_tokens: bool = True,
         min_tokens: int = 0,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._prompt_ids = tuple(prompt_ids)
         self._stop = stop
         self._include_stop = include_stop_str_in_output
-        self._skip_special_tokens = skip_special_tokens
         self._min_tokens = min_tokens
         self._hold = 0 if include_stop_str_in_output else max((len(s) for s in stop), default=1) - 1
         self._stream = open_text_stream(tokenizer, prompt_ids, skip_special_tokens)
-        self._token_ids: list[int] = []
+        self._num_tokens = 0
         self._text = ""
         self._match: StopMatch | None = None
 
@@ -69,11 +66,11 @@ class IncrementalDetokenizer:
         for token_id in token_ids:
             if self._match is not None:
                 break
-            self._token_ids.append(token_id)
+            self._num_tokens += 1
             new = self._stream.push(token_id)
             if new:
                 self._text += new
-                if len(self._token_ids) > self._min_tokens:
+                if self._num_tokens > self._min_tokens:
                     self._find_stop(len(self._text) - len(new))
         return self._match
 
@@ -91,18 +88,6 @@ class IncrementalDetokenizer:
             return self._text + self._stream.tail()
         return self._text[: max(0, len(self._text) - self._hold)]
 
-    def text_upto(self, num_tokens: int) -> str:
-        """The finished text of the first `num_tokens` output tokens, stop strings applied as usual.
-
-        For a request whose end was decided elsewhere after more tokens had arrived.
-        """
-        if self._match is not None and self._match.num_tokens <= num_tokens:
-            return self._text
-        if self._match is None and num_tokens >= len(self._token_ids):
-            return self.text(finished=True)
-        stream = open_text_stream(self._tokenizer, self._prompt_ids, self._skip_special_tokens)
-        return "".join([stream.push(t) for t in self._token_ids[:num_tokens]]) + stream.tail()
-
     def _find_stop(self, start: int) -> None:
         """Look for the match that ends earliest among those ending after `start`; ties to the longest."""
         best: tuple[int, int, str] | None = None
@@ -113,4 +98,4 @@ class IncrementalDetokenizer:
         if best is not None:
             end, at, stop = best
             self._text = self._text[: end if self._include_stop else at]
-            self._match = StopMatch(stop, len(self._token_ids))
+            self._match = StopMatch(stop, self._num_tokens)

@@ -17,7 +17,7 @@ from transformers.models.qwen3_5 import modeling_qwen3_5 as hf
 
 @contextmanager
 def float32_casts_lifted() -> Iterator[None]:
-    """Inside, casting a float64 tensor to float32 leaves it alone."""
+    """Inside, casting float64 to float32 leaves it alone, and integers (positions) become float64."""
     to, softmax = Tensor.to, nn.functional.softmax
 
     def keep(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -35,7 +35,12 @@ def float32_casts_lifted() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tensor, "to", keep)
         patch.setattr(
-            Tensor, "float", lambda self: self if self.dtype == torch.float64 else to(self, torch.float32)
+            Tensor,
+            "float",
+            lambda self: to(
+                self,
+                torch.float32 if self.is_floating_point() and self.dtype != torch.float64 else torch.float64,
+            ),
         )
         patch.setattr(nn.functional, "softmax", wide_softmax)
         yield

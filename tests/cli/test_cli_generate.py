@@ -1,0 +1,181 @@
+"""`vtcore generate`: what it prints for a real checkpoint, and that bad flags end in one line and code 2."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from vtcore import LLM, SamplingParams
+from vtcore.cli.main import main
+from vtcore.cli.make_checkpoint import make_checkpoint
+from vtcore.outputs import RequestOutput
+
+PROMPT = "The quick brown fox"
+FLAGS = ("--dtype", "float64", "--num-blocks", "16", "--max-model-len", "64")
+SUMMARY = (
+    rf"\[cpu, float64, torch {re.escape(torch.__version__)}, \d+\.\d tokens/s, "
+    r"random weights: gibberish on purpose\]"
+)
+
+
+@pytest.fixture(scope="module")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny") / "checkpoint"
+    make_checkpoint("qwen3_5_dense", "tiny", directory)
+    return directory
+
+
+def expected(directory: Path, prompt: str = PROMPT, **params: object) -> RequestOutput:
+    with LLM(str(directory), dtype="float64", num_blocks=16, max_model_len=64) as llm:
+        [output] = llm.generate(prompt, SamplingParams.from_dict(params), use_tqdm=False)
+        return output
+
+
+def test_it_prints_the_text_and_a_last_line_about_the_run(
+    tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["generate", str(tiny_checkpoint), "--prompt", PROMPT, "--temperature", "0", "--max-tokens", "24"]
+    assert main([*argv, *FLAGS]) == 0
+    shown = capsys.readouterr()
+    text, _, last = shown.out.rstrip("\n").rpartition("\n")
+    assert text == expected(tiny_checkpoint, temperature=0.0, max_tokens=24).outputs[0].text
+    assert re.fullmatch(SUMMARY, last)
+    assert shown.err == ""
+
+
+def test_the_last_line_names_the_dtype_that_was_used(
+    tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["generate", str(tiny_checkpoint), "--prompt", "x", "--max-tokens", "1", "--num-blocks", "4"]
+    for flags, dtype in (([], "bfloat16"), (["--dtype", "float32"], "float32")):
+        assert main([*argv, *flags]) == 0
+        assert f"[cpu, {dtype}, torch " in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_sampling_flags_reach_the_request(tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sampling = {"temperature": 0.7, "top-p": 0.9, "top-k": 40, "min-p": 0.01, "max-tokens": 12}
+    flags = [word for name, value in sampling.items() for word in (f"--{name}", str(value))]
+    argv = ["generate", str(tiny_checkpoint), "--prompt", PROMPT, *FLAGS, *flags, "--n", "2"]
+    assert main([*argv, "--sampling-seed", "11", "--ignore-eos", "--stop", "q#", "--stop", "z#"]) == 0
+    shown = capsys.readouterr().out.rstrip("\n").rpartition("\n")[0]
+    params = {name.replace("-", "_"): value for name, value in sampling.items()}
+    first, second = expected(
+        tiny_checkpoint, **params, n=2, seed=11, ignore_eos=True, stop=["q#", "z#"]
+    ).outputs
+    assert shown == f"{first.text}\n--- sample 1\n{second.text}"
+
+
+def test_a_stop_flag_ends_the_text(tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    greedy = ["--temperature", "0", "--max-tokens", "24", "--ignore-eos"]
+    whole = expected(tiny_checkpoint, temperature=0.0, max_tokens=24, ignore_eos=True).outputs[0].text
+    stop = whole[6:9]
+    assert main(["generate", str(tiny_checkpoint), "--prompt", PROMPT, *FLAGS, *greedy, "--stop", stop]) == 0
+    assert capsys.readouterr().out.rpartition("\n[")[0] == whole[: whole.find(stop)]
+
+
+def test_a_prompt_comes_from_stdin_or_as_ids(
+    tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = expected(tiny_checkpoint, temperature=0.0, max_tokens=8)
+    monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT))
+    ids = ", ".join(map(str, output.prompt_token_ids))
+    for prompt in (["--prompt", "-"], ["--prompt-token-ids", ids]):
+        argv = ["generate", str(tiny_checkpoint), *prompt, "--temperature", "0", "--max-tokens", "8", *FLAGS]
+        assert main(argv) == 0
+        assert capsys.readouterr().out.rpartition("\n[")[0] == output.outputs[0].text
+
+
+def test_without_a_tokenizer_ids_are_printed(
+    tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = expected(tiny_checkpoint, temperature=0.0, max_tokens=8)
+    ids = ",".join(map(str, output.prompt_token_ids))
+    argv = ["generate", str(tiny_checkpoint), "--prompt-token-ids", ids, "--skip-tokenizer-init", *FLAGS]
+    assert main([*argv, "--temperature", "0", "--max-tokens", "8"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == ",".join(map(str, output.outputs[0].token_ids))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--temperature", "-1"], "temperature=-1.0 is not a finite number"),
+        (["--temperature", "nan"], "temperature=nan"),
+        (["--temperature", "hot"], "--temperature: invalid float value: 'hot'"),
+        (["--top-p", "0"], "top_p=0.0"),
+        (["--top-k", str(2**63)], f"top_k={2**63} is not an integer, -1 to {2**31 - 1}"),
+        (["--max-tokens", "0"], "max_tokens=0"),
+        (["--max-tokens", "1.5"], "--max-tokens: invalid int value: '1.5'"),
+        (["--n", "0"], "n=0"),
+        (["--sampling-seed", "-1"], "seed=-1"),
+        (["--stop", ""], "stop[0]=''"),
+        (["--prompt-token-ids", "1,2"], "give a prompt as --prompt TEXT or as --prompt-token-ids"),
+        (["--dtype", "float8"], "$.dtype: 'float8' is not served"),
+        (["--device", "cuda"], "$.device: 'cuda' is not served"),
+        (["--block-size", "0"], "$.block_size: 0 is below 1"),
+        (["--seed", str(2**63)], f"$.seed: {2**63} is above"),
+        (["--max-model-len", "40000"], "$.max_model_len: 40000 is above max_position_embeddings"),
+        (["--max-num-batched-tokens", "7"], "7 is below max_num_seqs 8"),
+        (["--enable-prefix-caching"], "$.enable_prefix_caching: true is not served"),
+        (["--scheduling-policy", "fsfc"], "did you mean 'fcfs'"),
+        (["--plugin-owner", "nonsense"], "--plugin-owner: 'nonsense'"),
+        (["--max-token", "3"], "unknown flag '--max-token'; did you mean '--max-tokens'"),
+        (["extra"], "unknown argument 'extra'"),
+    ],
+)
+def test_a_bad_flag_is_one_line_and_code_2(
+    tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    assert main(["generate", str(tiny_checkpoint), "--prompt", "x", *flags]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([], "give a prompt"),
+        (["--prompt", ""], "the prompt is empty"),
+        (["--prompt-token-ids", "1,x"], "'1,x' is no list of ids"),
+        (["--prompt-token-ids", ""], "is no list of ids"),
+        (["--prompt-token-ids", "1,99999"], "prompt_token_ids[1]=99999"),
+        (["--prompt", "x", "--skip-tokenizer-init"], "the engine has no tokenizer"),
+        (["--prompt", "word " * 40, "--max-model-len", "16"], "max_model_len=16 leaves room for 15"),
+    ],
+)
+def test_a_bad_prompt_is_one_line_and_code_2(
+    tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str], prompt: list[str], message: str
+) -> None:
+    assert main(["generate", str(tiny_checkpoint), *prompt, "--num-blocks", "8"]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert shown.out == ""
+
+
+def test_a_directory_that_is_absent_or_no_checkpoint_is_one_line_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for directory, message in ((tmp_path / "absent", "does not exist"), (tmp_path, "has no config.json")):
+        assert main(["generate", str(directory), "--prompt", "x"]) == 2
+        shown = capsys.readouterr()
+        assert message in shown.err
+        assert len(shown.err.splitlines()) == 1
+
+
+def test_a_config_whose_dtype_is_no_name_is_one_line_and_code_2(
+    tmp_path: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in tiny_checkpoint.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = (tmp_path / "config.json").read_text()
+    changed = config.replace('"dtype": "bfloat16"', '"dtype": 5')
+    assert changed != config
+    (tmp_path / "config.json").write_text(changed)
+    assert main(["generate", str(tmp_path), "--prompt", "x"]) == 2
+    assert "config.json: `dtype` is 5, not the name of a dtype" in capsys.readouterr().err

@@ -1,0 +1,46 @@
+"""The examples of the two kits in docs/plugins.md run as they stand, and the kits they show can fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = Path(__file__).parent.parent / "docs/plugins.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def example(kit: str) -> str:
+    """The one block that imports a kit."""
+    [block] = [block for block in BLOCKS if f"from vtcore.testing.{kit} import" in block]
+    assert isinstance(block, str)
+    return block
+
+
+def functions_of(block: str) -> list[Callable[[], None]]:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(block, str(PAGE), "exec"), names)
+    return [value for name, value in names.items() if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("kit", ["kv_cache_kit", "policy_kit"])
+def test_the_example_of_a_kit_runs_as_it_stands(kit: str) -> None:
+    found = functions_of(example(kit))
+    assert len(found) == 1
+    found[0]()
+
+
+def test_the_examples_notice_a_class_that_breaks_the_contract() -> None:
+    no_tuple = example("policy_kit").replace("(view.num_prompt_tokens,)", "view.num_prompt_tokens")
+    assert no_tuple != example("policy_kit")
+    with pytest.raises(AssertionError, match="is no tuple"):
+        functions_of(no_tuple)[0]()
+    bad_cuts = (
+        "class Bad(FullAttentionSpec):\n    def cuts(self, start, end, grid):\n        return (end,)\n\n\n"
+    )
+    broken = example("kv_cache_kit").replace("def test_", bad_cuts + "def test_")
+    with pytest.raises(AssertionError):
+        functions_of(broken.replace("            FullAttentionSpec(", "            Bad("))[0]()
