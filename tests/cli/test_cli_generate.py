@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,22 +30,20 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def expected(directory: Path, prompt: str = PROMPT, **params: object) -> RequestOutput:
+def expected(directory: Path, prompt: str = PROMPT, **params: Any) -> RequestOutput:
     with LLM(str(directory), dtype="float64", num_blocks=16, max_model_len=64) as llm:
         [output] = llm.generate(prompt, SamplingParams.from_dict(params), use_tqdm=False)
         return output
 
 
-def test_it_prints_the_text_and_a_last_line_about_the_run(
+def test_stdout_is_the_text_and_stderr_ends_in_a_line_about_the_run(
     tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["generate", str(tiny_checkpoint), "--prompt", PROMPT, "--temperature", "0", "--max-tokens", "24"]
     assert main([*argv, *FLAGS]) == 0
     shown = capsys.readouterr()
-    text, _, last = shown.out.rstrip("\n").rpartition("\n")
-    assert text == expected(tiny_checkpoint, temperature=0.0, max_tokens=24).outputs[0].text
-    assert re.fullmatch(SUMMARY, last)
-    assert shown.err == ""
+    assert shown.out == expected(tiny_checkpoint, temperature=0.0, max_tokens=24).outputs[0].text + "\n"
+    assert re.fullmatch(SUMMARY, shown.err.splitlines()[-1])
 
 
 def test_the_last_line_names_the_dtype_that_was_used(
@@ -53,7 +52,7 @@ def test_the_last_line_names_the_dtype_that_was_used(
     argv = ["generate", str(tiny_checkpoint), "--prompt", "x", "--max-tokens", "1", "--num-blocks", "4"]
     for flags, dtype in (([], "bfloat16"), (["--dtype", "float32"], "float32")):
         assert main([*argv, *flags]) == 0
-        assert f"[cpu, {dtype}, torch " in capsys.readouterr().out.splitlines()[-1]
+        assert f"[cpu, {dtype}, torch " in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_sampling_flags_reach_the_request(tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,12 +60,11 @@ def test_sampling_flags_reach_the_request(tiny_checkpoint: Path, capsys: pytest.
     flags = [word for name, value in sampling.items() for word in (f"--{name}", str(value))]
     argv = ["generate", str(tiny_checkpoint), "--prompt", PROMPT, *FLAGS, *flags, "--n", "2"]
     assert main([*argv, "--sampling-seed", "11", "--ignore-eos", "--stop", "q#", "--stop", "z#"]) == 0
-    shown = capsys.readouterr().out.rstrip("\n").rpartition("\n")[0]
+    shown = capsys.readouterr().out
     params = {name.replace("-", "_"): value for name, value in sampling.items()}
-    first, second = expected(
-        tiny_checkpoint, **params, n=2, seed=11, ignore_eos=True, stop=["q#", "z#"]
-    ).outputs
-    assert shown == f"{first.text}\n--- sample 1\n{second.text}"
+    more = {"n": 2, "seed": 11, "ignore_eos": True, "stop": ["q#", "z#"]}
+    first, second = expected(tiny_checkpoint, PROMPT, **params, **more).outputs
+    assert shown == f"{first.text}\n--- sample 1\n{second.text}\n"
 
 
 def test_a_stop_flag_ends_the_text(tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +72,7 @@ def test_a_stop_flag_ends_the_text(tiny_checkpoint: Path, capsys: pytest.Capture
     whole = expected(tiny_checkpoint, temperature=0.0, max_tokens=24, ignore_eos=True).outputs[0].text
     stop = whole[6:9]
     assert main(["generate", str(tiny_checkpoint), "--prompt", PROMPT, *FLAGS, *greedy, "--stop", stop]) == 0
-    assert capsys.readouterr().out.rpartition("\n[")[0] == whole[: whole.find(stop)]
+    assert capsys.readouterr().out == whole[: whole.find(stop)] + "\n"
 
 
 def test_a_prompt_comes_from_stdin_or_as_ids(
@@ -86,7 +84,7 @@ def test_a_prompt_comes_from_stdin_or_as_ids(
     for prompt in (["--prompt", "-"], ["--prompt-token-ids", ids]):
         argv = ["generate", str(tiny_checkpoint), *prompt, "--temperature", "0", "--max-tokens", "8", *FLAGS]
         assert main(argv) == 0
-        assert capsys.readouterr().out.rpartition("\n[")[0] == output.outputs[0].text
+        assert capsys.readouterr().out == output.outputs[0].text + "\n"
 
 
 def test_without_a_tokenizer_ids_are_printed(
@@ -96,7 +94,7 @@ def test_without_a_tokenizer_ids_are_printed(
     ids = ",".join(map(str, output.prompt_token_ids))
     argv = ["generate", str(tiny_checkpoint), "--prompt-token-ids", ids, "--skip-tokenizer-init", *FLAGS]
     assert main([*argv, "--temperature", "0", "--max-tokens", "8"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == ",".join(map(str, output.outputs[0].token_ids))
+    assert capsys.readouterr().out == ",".join(map(str, output.outputs[0].token_ids)) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +118,7 @@ def test_without_a_tokenizer_ids_are_printed(
         (["--max-model-len", "40000"], "$.max_model_len: 40000 is above max_position_embeddings"),
         (["--max-num-batched-tokens", "7"], "7 is below max_num_seqs 8"),
         (["--enable-prefix-caching"], "$.enable_prefix_caching: true is not served"),
-        (["--scheduling-policy", "fsfc"], "did you mean 'fcfs'"),
+        (["--scheduling-policy", "fcf"], "did you mean 'fcfs'"),
         (["--plugin-owner", "nonsense"], "--plugin-owner: 'nonsense'"),
         (["--max-token", "3"], "unknown flag '--max-token'; did you mean '--max-tokens'"),
         (["extra"], "unknown argument 'extra'"),

@@ -35,7 +35,7 @@ def check_growth(outputs: list[RequestOutput]) -> None:
     """Nothing that was shown is taken back, and only the last output is finished."""
     assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
     for index in range(len(outputs[0].outputs)):
-        text, ids = "", ()
+        text, ids = "", tuple[int, ...]()
         for output in outputs:
             sample = output.outputs[index]
             assert sample.text.startswith(text)

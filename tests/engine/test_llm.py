@@ -51,7 +51,7 @@ def test_greedy_output_is_transformers(
     assert float((logits.amax(1) - drawn).max()) < TAU
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     assert tokenizer(prompt)["input_ids"] == prompt_ids
-    assert out.text == tokenizer.decode(out.token_ids, skip_special_tokens=True)
+    assert out.text == tokenizer.decode(list(out.token_ids), skip_special_tokens=True)
 
 
 def test_every_form_of_a_prompt_gives_the_same(llm: LLM) -> None:
