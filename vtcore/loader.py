@@ -239,7 +239,8 @@ def _resolve(
     probe = arch.cache_specs(CacheContext(block_size=1, dtype="float32"))
     inner = hf_config.get("text_config")
     text_config = inner if isinstance(inner, Mapping) else hf_config
-    stored_dtype = text_config.get("dtype") or text_config.get("torch_dtype") or hf_config.get("dtype")
+    places = ((config, key) for config in (text_config, hf_config) for key in ("dtype", "torch_dtype"))
+    stored_dtype = next((config[key] for config, key in places if config.get(key) is not None), None)
     facts = ArchFacts(
         name=name,
         vocab_size=arch.dims.vocab_size,
