@@ -132,8 +132,17 @@ def test_generate_leaves_requests_of_others_running_and_keeps_what_they_finish()
     finished = {}
     while it.has_unfinished_requests:
         finished.update((output.request_id, output) for output in it.step(final_only=True))
-    assert sorted(finished) == ["long", "short"]
+    assert list(finished) == ["short", "long"]
     assert finished["long"].outputs[0].token_ids[:5] == own.outputs[0].token_ids
+
+
+def test_what_generate_finished_for_others_is_unfinished_business() -> None:
+    it = engine()
+    it.add_request(PROMPT, SamplingParams(temperature=0.0, max_tokens=1), "other")
+    it.generate([(PROMPT, PARAMS)])
+    assert it.has_unfinished_requests
+    assert [output.request_id for output in it.step()] == ["other"]
+    assert not it.has_unfinished_requests
 
 
 def test_an_automatic_id_avoids_the_ones_in_use() -> None:

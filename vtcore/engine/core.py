@@ -128,7 +128,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.scheduler.requests or self.frames or self.inbox)
+        return bool(self.scheduler.requests or self.frames or self.inbox or self._updates)
 
     def drain(self) -> list[RequestUpdate]:
         """Commit every frame that was sampled; nothing new is launched."""

@@ -84,7 +84,7 @@ class Engine:
     @property
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has more to give."""
-        return bool(self._groups)
+        return bool(self._groups or self._unclaimed)
 
     def check_request(self, prompt: Prompt, params: SamplingParams) -> CheckedRequest:
         """Everything that can be wrong with a request, found before the engine sees any of it.
@@ -142,9 +142,10 @@ class Engine:
     def _queue(self, checked: CheckedRequest, request_id: str | None = None) -> str:
         params = checked.params
         number = next(self._numbers)
-        while request_id is None or request_id in self._groups:
+        if request_id is None:
+            while f"request-{number}" in self._groups:
+                number = next(self._numbers)
             request_id = f"request-{number}"
-            number = number if request_id not in self._groups else next(self._numbers)
         eos = () if params.ignore_eos else self.eos_token_ids
         stop_ids = (*eos, *params.stop_token_ids)
         seed = params.seed
@@ -249,12 +250,14 @@ class Engine:
         """
         self._check_open()
         checked = [self._check_numbered(i, len(requests), *request) for i, request in enumerate(requests)]
-        ids = [self._queue(request) for request in checked]
         num_nan = self._num_nan_rows()
+        ids: list[str] = []
         done: dict[str, RequestOutput] = {}
-        own = set(ids)
         foreign: list[RequestOutput] = []
         try:
+            for request in checked:
+                ids.append(self._queue(request))
+            own = set(ids)
             while len(done) < len(ids):
                 for output in self.step(final_only=True):
                     if output.request_id in own:
