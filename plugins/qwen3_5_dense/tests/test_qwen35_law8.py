@@ -255,3 +255,15 @@ def test_lower_precision_keeps_to_the_margin_rule(dtype: str, tau: float, most: 
         compared += len(tokens)
     assert compared == 300
     assert exempted <= most, f"{exempted} of {compared} tokens needed the margin"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(6))
+def test_a_slice_of_random_schedules_gives_each_requests_own_output(
+    model: ScheduledModel, number: int
+) -> None:
+    for seed in range(1_000_000 + number * 100, 1_000_000 + (number + 1) * 100):
+        try:
+            run_schedule(qwen_case(Random(seed).choice), model=model)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
