@@ -86,8 +86,6 @@ class LLM:
             raise RequestError(
                 f"{len(several)} prompts came with {len(params)} sampling_params; give one, or one for each"
             )
-        if wrong := [p for p in params if not isinstance(p, SamplingParams)]:
-            raise RequestError(f"sampling_params holds a {type(wrong[0]).__name__}, not a SamplingParams")
         with tqdm(total=len(several), disable=not use_tqdm, desc="generate", unit="prompt") as progress:
             return self.engine.generate(
                 list(zip(several, params, strict=True)), lambda output: progress.update(1)

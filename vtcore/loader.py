@@ -260,7 +260,7 @@ def _make_policy(registry: PluginRegistry, name: str) -> SchedulerPolicy:
             raise TypeError(f"window is {policy.window!r} and static {policy.static!r}, not int and bool")
     except PluginError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginLoadError(
             f"scheduler policy {registered}, plugin {registered.plugin!r}, cannot be made: "
             f"{type(error).__name__}: {error}"

@@ -163,6 +163,11 @@ def test_an_id_is_text_and_unique() -> None:
     assert not it.step()[0].finished
 
 
+def test_parameters_of_another_type_are_refused() -> None:
+    with pytest.raises(RequestError, match="sampling_params is a dict, not a SamplingParams"):
+        engine().add_request(PROMPT, {"max_tokens": 2})  # type: ignore[arg-type]
+
+
 def test_a_refused_request_changes_no_later_output() -> None:
     unseeded = SamplingParams(temperature=1.0, max_tokens=6)
     [wanted] = engine().generate([(PROMPT, unseeded)])

@@ -79,7 +79,10 @@ def _prompt(args: argparse.Namespace) -> Any:
         return args.prompt
     if sys.stdin is None:
         raise UsageError("--prompt -: stdin is closed; give the text itself")
-    return sys.stdin.read()
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--prompt -: stdin is not text in {error.encoding} (byte {error.start})") from error
 
 
 def _sampling_params(args: argparse.Namespace) -> SamplingParams:

@@ -92,6 +92,10 @@ class Engine:
         Raises:
             RequestError: The prompt or a parameter cannot be served.
         """
+        if not isinstance(params, SamplingParams):
+            raise RequestError(
+                f"sampling_params is a {type(params).__name__}, not a SamplingParams; make one"
+            )
         text, ids = parse_prompt(prompt)
         if self.tokenizer is None and (text is not None or params.stop or params.bad_words):
             raise RequestError(

@@ -27,12 +27,12 @@ def interrupts_deferred() -> Iterator[None]:
 
     def keep(number: int, frame: FrameType | None) -> None:
         nonlocal came
-        if came:
-            raise KeyboardInterrupt
         came = True
+        # The second one meets the default handler, whatever happens here meanwhile.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    signal.signal(signal.SIGINT, keep)
     try:
+        signal.signal(signal.SIGINT, keep)
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
