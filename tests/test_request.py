@@ -235,3 +235,11 @@ def test_any_other_form_is_refused_with_the_legal_ones(prompt: Any) -> None:
 def test_requests_need_no_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; import vtcore.request, vtcore.outputs"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_wrong_name_is_a_typed_error_in_the_constructor_too() -> None:
+    with pytest.raises(
+        RequestError, match="'max_token' is not a sampling parameter; did you mean 'max_tokens'"
+    ):
+        SamplingParams(max_token=3)  # type: ignore[call-arg]
+    assert SamplingParams(max_tokens=3) == SamplingParams.from_dict({"max_tokens": 3})

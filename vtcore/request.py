@@ -6,8 +6,8 @@ Does not: tokenize, give requests ids or know a model; `check_prompt` is told th
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from attrs import field, fields, frozen
 
@@ -109,7 +109,8 @@ class SamplingParams:
         detokenize: Text is made; without it only ids are returned.
 
     Raises:
-        RequestError: A value is of the wrong type or outside its range; all such values are named at once.
+        RequestError: A name is no parameter, or a value is of the wrong type or outside its range; all such
+            are named at once.
     """
 
     n: int = 1
@@ -134,6 +135,14 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     detokenize: bool = True
+
+    # For type checkers the generated signature stays; at run time a wrong name is the typed error.
+    if not TYPE_CHECKING:
+
+        def __init__(self, **options: Any) -> None:
+            """Check the names before the generated initialiser sees them."""
+            _check_names(options)
+            self.__attrs_init__(**options)
 
     def __attrs_post_init__(self) -> None:
         check = Problems()
@@ -174,17 +183,21 @@ class SamplingParams:
         """Parameters from a mapping of their names.
 
         Raises:
-            RequestError: A key is not a parameter (all are named, each with the closest one), or as above.
+            RequestError: As above.
         """
-        names = [attribute.name for attribute in fields(cls)]
-        check = Problems()
-        for key in options:
-            if key not in names:
-                close = difflib.get_close_matches(str(key), names, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
-                check.that(False, f"{key!r} is not a sampling parameter; {hint}")
-        check.raise_if_any()
         return cls(**options)
+
+
+def _check_names(names: Iterable[object]) -> None:
+    """Raises: RequestError, if one is no parameter; all are named, each with the closest one."""
+    known = [attribute.name for attribute in fields(SamplingParams)]
+    check = Problems()
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+            check.that(False, f"{name!r} is not a sampling parameter; {hint}")
+    check.raise_if_any()
 
 
 def resolve_row_params(
