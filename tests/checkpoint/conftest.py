@@ -104,7 +104,7 @@ class ToyArch(ModelArch):
         return {}
 
     def build(self, ctx: BuildContext) -> Model:
-        raise NotImplementedError("the toy architecture has parameters only")
+        raise AssertionError("it has parameters only; nothing here builds it")
 
     def random_init(self, rule: ParamRule) -> Mapping[str, float | str]:
         if rule.name == "decay":

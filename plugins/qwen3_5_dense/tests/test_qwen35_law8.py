@@ -239,9 +239,12 @@ def test_prompt_logprobs_equal_transformers_for_every_chunking(model: ScheduledM
         loaded.close()
 
 
-@pytest.mark.parametrize(("dtype", "tau", "most"), [("float32", 5e-3, 0), ("bfloat16", 0.5, 12)])
+@pytest.mark.parametrize(("dtype", "tau", "most"), [("float32", 5e-3, 0), ("bfloat16", 0.5, 6)])
 def test_lower_precision_keeps_to_the_margin_rule(dtype: str, tau: float, most: int) -> None:
-    """Greedy tokens are transformers' own, or nearly as likely; exempted tokens are counted and bounded."""
+    """Greedy tokens are transformers' own, or nearly as likely; exempted tokens are counted and bounded.
+
+    The first measurement in bfloat16 was 3 of 300, no gap above 0.06; the bound is twice that.
+    """
     alone = Alone(dtype)
     exempted = compared = 0
     for length in (1, 5, 63, 64, 100):

@@ -89,8 +89,9 @@ def test_greedy_tokens_of_a_busy_batch_keep_to_the_margin_rule(
         gap = logits.max(1).values - logits.gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1)
         assert float(gap.max()) <= tau
         exempted += int((gap > 0).sum())
-    # 480 tokens; float32's bound of one in 10,000 allows none, bfloat16's was set by the first measurement.
-    assert exempted <= (0 if dtype == "float32" else 24)
+    # Of 480 tokens; float32's bound of one in 10,000 allows none. The first measurement in bfloat16 was 9 at
+    # depth 1 and 7 at depth 2, no gap above 0.06; the bound is twice that, as processors round differently.
+    assert exempted <= (0 if dtype == "float32" else 18)
 
 
 class Listener(JunkDrafter):
