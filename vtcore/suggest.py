@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], *, list_all: bool = True) -> str:
     """Say which of the known names is close to `word`.
 
     Args:
         word: What was written.
         known: What could have been written.
+        list_all: Whether all are listed when none is close.
 
     Returns:
         `"; did you mean 'x'?"`, or the known names when none is close, or "" when there are none.
@@ -23,4 +24,4 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     close = get_close_matches(word, names, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else ""
+    return f"; known: {', '.join(names)}" if names and list_all else ""

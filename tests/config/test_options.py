@@ -9,7 +9,7 @@ from attrs import field, fields, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcore.config.options import DEVICES, DTYPES, UserOptions
+from vtcore.config.options import DEVICES, DTYPES, LOAD_FORMATS, UserOptions, option_problems
 from vtcore.config.structure import options_from_json, options_to_json, structure, structure_options
 from vtcore.errors import ConfigError
 
@@ -43,6 +43,40 @@ def test_nothing_asked_is_none_everywhere() -> None:
         ({"scheduling_policy": ""}, "$.scheduling_policy: the text is empty; leave the option out instead"),
         ({"max_num_sequences": 8}, "$.max_num_sequences: no such option; did you mean 'max_num_seqs'?"),
         ({"dtype": "flaot32"}, "$.dtype: 'flaot32' is not served; did you mean 'float32'?"),
+        ({"load_format": "dumy"}, "$.load_format: 'dumy' is not served; did you mean 'dummy'?"),
+        ({"max_model_len": "aut"}, "$.max_model_len: 'aut' is not an integer or 'auto'"),
+        ({"max_model_len": "4096"}, "$.max_model_len: '4096' is not an integer or 'auto'"),
+        ({"max_model_len": 1.5}, "$.max_model_len: 1.5 is not an integer or a word"),
+        ({"max_model_len": True}, "$.max_model_len: True is not an integer or a word"),
+        ({"max_model_len": 0}, "$.max_model_len: 0 is below 1; raise it, or leave it out for the default"),
+        (
+            {"kv_cache_memory_bytes": 0},
+            "$.kv_cache_memory_bytes: 0 is below 1; raise it, or leave it out for the default",
+        ),
+        ({"gpu_memory_utilization": "0.9"}, "$.gpu_memory_utilization: '0.9' is not a number"),
+        ({"gpu_memory_utilization": True}, "$.gpu_memory_utilization: True is not a number"),
+        ({"gpu_memory_utilization": 90}, "$.gpu_memory_utilization: 90.0 is above 1.0; lower it"),
+        ({"gpu_memory_utilization": float("nan")}, "$.gpu_memory_utilization: nan is not a finite number"),
+        ({"served_model_name": "one"}, "$.served_model_name: 'one' is not a list of texts"),
+        ({"served_model_name": []}, "$.served_model_name: the list is empty; leave the option out instead"),
+        ({"served_model_name": ["a", ""]}, "$.served_model_name: ['a', ''] has an empty text"),
+        ({"override_generation_config": [1]}, "$.override_generation_config: [1] is not a mapping"),
+        (
+            {"override_generation_config": {"a": {1}}},
+            "$.override_generation_config.a: {1} is not a value that JSON has",
+        ),
+        (
+            {"override_generation_config": {"a": [0, {"b": b"x"}]}},
+            "$.override_generation_config.a[1].b: b'x' is not a value that JSON has",
+        ),
+        (
+            {"override_generation_config": {"a": float("inf")}},
+            "$.override_generation_config.a: inf is not a finite number",
+        ),
+        (
+            {"default_chat_template_kwargs": {"a": {1: 2}}},
+            "$.default_chat_template_kwargs.a: the key 1 is not a text",
+        ),
     ],
 )
 def test_a_bad_option_is_one_sentence_with_its_path(data: dict[str, Any], problem: str) -> None:
@@ -58,6 +92,35 @@ def test_all_problems_are_reported_at_once() -> None:
     data = {"modle": "x", 3: 4, "max_num_seqs": "8", "num_blocks": 0, "dtype": "fp8", "seed": 1}
     paths = [problem.split(":")[0] for problem in problems_of(data)]
     assert sorted(paths) == ["$.3", "$.dtype", "$.max_num_seqs", "$.modle", "$.num_blocks"]
+
+
+def test_several_problems_inside_of_one_value_are_reported_with_the_others() -> None:
+    found = problems_of({"override_generation_config": {"a": b"", "b": {"c": {2}}}, "seed": -1, "modle": "x"})
+    assert sorted(problem.split(":")[0] for problem in found) == [
+        "$.modle",
+        "$.override_generation_config.a",
+        "$.override_generation_config.b.c",
+        "$.seed",
+    ]
+
+
+def test_a_mapping_that_is_nested_without_end_is_refused() -> None:
+    endless: dict[str, Any] = {}
+    endless["x"] = endless
+    [problem] = problems_of({"default_chat_template_kwargs": endless})
+    assert problem == f"$.default_chat_template_kwargs{'.x' * 32}: more than 32 levels are nested"
+
+
+def test_options_hold_copies_of_what_they_were_made_of() -> None:
+    data: dict[str, Any] = {"a": [1]}
+    options = structure_options({"override_generation_config": data})
+    data["a"].append(2)
+    assert options.override_generation_config == {"a": [1]}
+
+
+def test_a_limit_refuses_what_compares_with_nothing() -> None:
+    [problem] = option_problems(UserOptions(gpu_memory_utilization=float("nan")))
+    assert problem.startswith("$.gpu_memory_utilization: nan is below")
 
 
 def test_options_that_are_no_mapping_are_refused() -> None:
@@ -89,19 +152,40 @@ def test_a_nested_problem_has_its_whole_path() -> None:
 
 texts = st.text(min_size=1, max_size=8)
 counts = st.integers(min_value=1, max_value=2**40)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+    max_leaves=5,
+)
+json_mappings = st.dictionaries(texts, json_values, max_size=3)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "model": texts,
+    "revision": texts,
+    "download_dir": texts,
+    "load_format": st.sampled_from(LOAD_FORMATS),
+    "tokenizer": texts,
+    "skip_tokenizer_init": st.booleans(),
+    "served_model_name": st.lists(texts, min_size=1, max_size=3),
+    "chat_template": texts,
+    "default_chat_template_kwargs": json_mappings,
+    "generation_config": texts,
+    "override_generation_config": json_mappings,
     "dtype": st.sampled_from(DTYPES),
     "device": st.sampled_from(DEVICES),
     "block_size": counts,
     "num_blocks": counts,
-    "max_model_len": counts,
+    "max_model_len": counts | st.just("auto"),
+    "enforce_eager": st.booleans(),
+    "async_scheduling": st.booleans(),
+    "enable_jump_forward": st.booleans(),
+    "kv_cache_memory_bytes": counts,
+    "gpu_memory_utilization": st.floats(0.01, 1.0) | st.just(1),
+    "prefix_caching_hash_seed": texts,
     "max_num_seqs": counts,
     "max_num_batched_tokens": counts,
     "enable_prefix_caching": st.booleans(),
     "scheduling_policy": texts,
     "seed": st.integers(min_value=0, max_value=2**63 - 1),
-    "skip_tokenizer_init": st.booleans(),
     "plugin_files": st.lists(texts, max_size=3),
     "plugin_owners": st.dictionaries(texts, texts, max_size=3),
 }

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attrs import evolve
-from hypothesis import given
-from hypothesis import strategies as st
+from attrs import evolve, fields
 
-from vtcore.config.engine_config import EngineConfig
+from vtcore.config.engine_config import GROUPS, EngineConfig, Origin
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.config.resolve import ArchFacts, resolve_config
-from vtcore.errors import CheckpointError, ConfigError
-from vtcore.scheduling.token_budget import resolve_token_budget
+from vtcore.errors import CheckpointError, ConfigError, DeviceError, NotServedError
+from vtcore.host.gpu import GpuFacts
 
 PLAIN = ArchFacts(
     name="some_arch",
@@ -26,9 +24,48 @@ PLAIN = ArchFacts(
 )
 RECURRENT = evolve(PLAIN, is_recurrent=True)
 
+# Each option with a value that is kept as it is, alone.
+KEPT: dict[str, Any] = {
+    "model": "dir",
+    "revision": "v1",
+    "download_dir": "there",
+    "load_format": "dummy",
+    "tokenizer": "other",
+    "skip_tokenizer_init": True,
+    "served_model_name": ("a", "b"),
+    "chat_template": "a.jinja",
+    "default_chat_template_kwargs": {"enable_thinking": False},
+    "generation_config": "neutral",
+    "override_generation_config": {"temperature": 0.7},
+    "dtype": "float64",
+    "device": "cpu",
+    "seed": 5,
+    "max_model_len": 100,
+    "enforce_eager": True,
+    "async_scheduling": False,
+    "enable_jump_forward": False,
+    "block_size": 16,
+    "num_blocks": 9,
+    "kv_cache_memory_bytes": 10**9,
+    "enable_prefix_caching": False,
+    "prefix_caching_hash_seed": "s",
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 77,
+    "scheduling_policy": "any_name",
+    "plugin_files": ("a.py",),
+    "plugin_owners": {"arch:a": "b"},
+}
+NEVER_KEPT = {"gpu_memory_utilization"}
 
-def resolve(facts: ArchFacts = PLAIN, env: Environment | None = None, **options: Any) -> EngineConfig:
-    return resolve_config(UserOptions(**options), facts, env or Environment())
+
+def resolve(
+    facts: ArchFacts = PLAIN,
+    env: Environment | None = None,
+    gpu: GpuFacts | None = None,
+    sources: dict[str, Origin] | None = None,
+    **options: Any,
+) -> EngineConfig:
+    return resolve_config(UserOptions(**options), facts, env or Environment(), sources=sources or {}, gpu=gpu)
 
 
 def problems_of(facts: ArchFacts = PLAIN, **options: Any) -> tuple[str, ...]:
@@ -43,74 +80,115 @@ def test_defaults() -> None:
         "model.arch": "some_arch",
         "model.dtype": "bfloat16",
         "model.device": "cpu",
+        "model.revision": None,
+        "model.download_dir": None,
+        "model.load_format": "auto",
         "model.max_model_len": 4096,
         "model.max_model_len_pinned": False,
         "model.seed": 0,
-        "model.skip_tokenizer_init": False,
+        "model.enforce_eager": True,
+        "frontend.tokenizer": None,
+        "frontend.skip_tokenizer_init": False,
+        "frontend.served_model_name": ("some_arch",),
+        "frontend.chat_template": None,
+        "frontend.default_chat_template_kwargs": {},
+        "frontend.generation_config": "auto",
+        "frontend.override_generation_config": {},
         "cache.block_size": 32,
         "cache.num_blocks": 256,
+        "cache.kv_cache_memory_bytes": None,
+        "cache.gpu_memory_utilization": None,
         "cache.enable_prefix_caching": True,
         "cache.prefix_caching_hash_seed": None,
         "scheduler.max_num_seqs": 8,
         "scheduler.max_num_batched_tokens": 2048,
         "scheduler.scheduling_policy": "fcfs",
+        "scheduler.async_scheduling": False,
+        "scheduler.enable_jump_forward": False,
         "plugin_files": (),
         "plugin_owners": {},
     }
 
 
-def test_every_value_has_an_origin() -> None:
+def test_every_option_has_a_value_in_the_config_and_every_value_an_origin() -> None:
     config = resolve(max_num_seqs=3, model="some/dir")
+    names = [path.rpartition(".")[2] for path in config.values()]
+    assert len(set(names)) == len(names)
+    assert {option.name for option in fields(UserOptions)} == set(names) - {"arch", "max_model_len_pinned"}
     assert set(config.origins) == set(config.values())
-    assert config.origins["scheduler.max_num_seqs"].source == "user"
-    assert config.origins["cache.block_size"].source == "default"
-    assert str(config.origins["model.max_model_len"]) == "checkpoint: max_position_embeddings"
-    assert str(config.origins["scheduler.max_num_batched_tokens"]) == "arch: of some_arch"
+    assert all(origin.source for origin in config.origins.values())
 
 
-def test_a_users_value_is_kept_with_its_origin() -> None:
-    given_options: dict[str, Any] = {
-        "block_size": 16,
-        "num_blocks": 9,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 77,
-        "enable_prefix_caching": False,
-        "scheduling_policy": "any_name",
-        "seed": 5,
-        "skip_tokenizer_init": True,
-        "dtype": "float64",
-        "device": "cpu",
-        "max_model_len": 100,
-        "model": "dir",
-        "plugin_files": ("a.py",),
-        "plugin_owners": {"arch:a": "b"},
-    }
-    config = resolve(**given_options)
-    by_name = {name.rpartition(".")[2]: (name, value) for name, value in config.values().items()}
-    for name, value in given_options.items():
-        path, kept = by_name[name]
-        assert kept == value
-        assert config.origins[path].source == "user"
+def test_the_groups_are_the_parts_of_a_config() -> None:
+    nested = {part.name for part in fields(EngineConfig)} - {"origins", "plugin_files", "plugin_owners"}
+    assert set(GROUPS) == nested
 
 
-def test_a_length_beyond_the_checkpoint_is_refused() -> None:
-    [problem] = problems_of(max_model_len=4097)
-    assert problem.startswith("$.max_model_len: 4097 is above max_position_embeddings 4096")
-    assert resolve(max_model_len=4096).model.max_model_len_pinned
+def test_the_cases_below_cover_every_option() -> None:
+    assert set(KEPT) | NEVER_KEPT == {option.name for option in fields(UserOptions)}
 
 
-@pytest.mark.parametrize("given_value", [None, False])
-def test_prefix_caching_is_off_for_recurrent_archs(given_value: bool | None) -> None:
-    config = resolve(RECURRENT, enable_prefix_caching=given_value)
-    assert config.cache.enable_prefix_caching is False
-    expected = "arch: some_arch is recurrent" if given_value is None else "user"
-    assert str(config.origins["cache.enable_prefix_caching"]) == expected
+@pytest.mark.parametrize("name", KEPT)
+def test_a_users_value_is_kept_with_its_source(name: str) -> None:
+    source = Origin("config file", "a.toml")
+    for sources, origin in (({}, Origin("user")), ({name: source}, source)):
+        config = resolve(sources=sources, **{name: KEPT[name]})
+        [path] = [path for path in config.values() if path.rpartition(".")[2] == name]
+        assert config.values()[path] == KEPT[name]
+        assert config.origins[path] == origin
 
 
-def test_prefix_caching_asked_for_on_a_recurrent_arch_is_refused_with_the_remedy() -> None:
-    [problem] = problems_of(RECURRENT, enable_prefix_caching=True)
-    assert problem.startswith("$.enable_prefix_caching: true is not served for arch 'some_arch'")
-    assert problem.endswith("set it to false or leave it out")
+@pytest.mark.parametrize("name", KEPT)
+def test_another_value_has_another_digest(name: str) -> None:
+    default = resolve()
+    [path] = [path for path in default.values() if path.rpartition(".")[2] == name]
+    config = resolve(**{name: KEPT[name]})
+    assert (config.digest() != default.digest()) is (config.values() != default.values())
+    if KEPT[name] != default.values()[path]:
+        assert config.digest() != default.digest()
+
+
+def test_a_digest_knows_values_and_not_their_sources() -> None:
+    assert resolve().digest() == resolve().digest()
+    assert resolve(block_size=32).digest() == resolve().digest()
+    assert resolve(env=Environment(prefix_caching_hash_seed="s")).digest() != resolve().digest()
+
+
+@pytest.mark.parametrize(
+    ("path", "origin"),
+    [
+        ("model.model", "default: tensors in memory"),
+        ("model.max_model_len", "checkpoint: max_position_embeddings"),
+        ("model.enforce_eager", "device: cpu captures no graphs"),
+        ("frontend.served_model_name", "default: the arch"),
+        ("cache.block_size", "default"),
+        ("cache.kv_cache_memory_bytes", "default: num_blocks sizes the cache"),
+        ("cache.prefix_caching_hash_seed", "default: the built-in root"),
+        ("scheduler.max_num_batched_tokens", "arch: of some_arch"),
+        ("scheduler.async_scheduling", "default: this version's runner has one step in flight"),
+    ],
+)
+def test_a_default_says_why(path: str, origin: str) -> None:
+    assert str(resolve().origins[path]) == origin
+
+
+def test_a_model_is_called_what_the_user_called_it() -> None:
+    config = resolve(model="org/name")
+    assert config.frontend.served_model_name == ("org/name",)
+    assert str(config.origins["frontend.served_model_name"]) == "default: MODEL as given"
+
+
+@pytest.mark.parametrize(
+    ("option", "length", "pinned"), [(None, 4096, False), ("auto", 4096, False), (4096, 4096, True)]
+)
+def test_only_a_number_pins_the_length(option: int | str | None, length: int, pinned: bool) -> None:
+    model = resolve(max_model_len=option).model
+    assert (model.max_model_len, model.max_model_len_pinned) == (length, pinned)
+
+
+def test_bytes_leave_the_number_of_blocks_to_the_memory_plan() -> None:
+    cache = resolve(kv_cache_memory_bytes=10**9).cache
+    assert (cache.num_blocks, cache.kv_cache_memory_bytes) == (None, 10**9)
 
 
 @pytest.mark.parametrize(
@@ -138,62 +216,112 @@ def test_a_checkpoint_whose_dtype_is_no_name_is_refused(stored: object, asked: s
         resolve(evolve(PLAIN, checkpoint_dtype=stored), dtype=asked)
 
 
-def test_auto_device_is_the_cpu_by_default() -> None:
-    config = resolve(device="auto")
-    assert (config.model.device, config.origins["model.device"].source) == ("cpu", "default")
+USABLE = GpuFacts(("A100",))
+BROKEN = GpuFacts(("A100",), "1 GPU (A100) cannot be used: no driver", "load the driver")
 
 
-def test_the_hash_seed_comes_from_the_environment() -> None:
-    config = resolve(env=Environment(prefix_caching_hash_seed="s"))
-    assert config.cache.prefix_caching_hash_seed == "s"
-    assert config.origins["cache.prefix_caching_hash_seed"].source == "environment"
+@pytest.mark.parametrize(
+    ("asked", "gpu", "origin"),
+    [
+        (None, None, "default"),
+        ("auto", GpuFacts(), "default"),
+        ("auto", USABLE, "default: A100 is present, but this version computes on the cpu"),
+        ("cpu", USABLE, "user"),
+        ("cpu", BROKEN, "user"),
+    ],
+)
+def test_the_device_is_the_cpu_with_the_reason(asked: str | None, gpu: GpuFacts | None, origin: str) -> None:
+    config = resolve(device=asked, gpu=gpu)
+    assert (config.model.device, str(config.origins["model.device"])) == ("cpu", origin)
 
 
-def test_what_does_not_go_together_is_reported_at_once() -> None:
-    problems = problems_of(
-        RECURRENT, enable_prefix_caching=True, max_model_len=5000, max_num_seqs=8, max_num_batched_tokens=7
+@pytest.mark.parametrize("asked", [None, "auto"])
+def test_an_unusable_gpu_is_an_error_with_both_ways_out(asked: str | None) -> None:
+    with pytest.raises(DeviceError) as caught:
+        resolve(device=asked, gpu=BROKEN)
+    assert str(caught.value) == (
+        "1 GPU (A100) cannot be used: no driver; load the driver, "
+        'or choose device "cpu" to compute without it'
     )
-    assert [problem.split(":")[0] for problem in problems] == [
+
+
+def test_wrong_options_are_reported_before_an_unusable_gpu() -> None:
+    with pytest.raises(ConfigError, match=r"\$\.max_model_len"):
+        resolve(max_model_len=5000, gpu=BROKEN)
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "start"),
+    [
+        ({"enable_prefix_caching": True}, {}, "$.enable_prefix_caching: true is not served for arch"),
+        ({"async_scheduling": True}, {}, "$.async_scheduling: true is not served by this version"),
+        ({"enable_jump_forward": True}, {}, "$.enable_jump_forward: true is not served by this version"),
+        ({"enforce_eager": False}, {}, "$.enforce_eager: false is not served on device 'cpu'"),
+        ({"gpu_memory_utilization": 0.9}, {}, "$.gpu_memory_utilization: 0.9 is not served on device 'cpu'"),
+        ({}, {"jump_forward": "1"}, "VT_ENABLE_JUMP_FORWARD: '1' switches jump-forward on"),
+        ({}, {"async_sched": "1"}, "VT_ASYNC_SCHED: '1' would force asynchronous scheduling on"),
+    ],
+)
+def test_what_this_version_has_no_machinery_for_is_one_sentence(
+    options: dict[str, Any], env: dict[str, Any], start: str
+) -> None:
+    with pytest.raises(NotServedError) as caught:
+        resolve(RECURRENT, Environment(**env), **options)
+    [problem] = caught.value.problems
+    assert problem.startswith(start)
+    assert problem.endswith(("leave it out", "unset the variable", "instead", "to force it off"))
+
+
+def test_a_refusal_says_where_the_value_stands() -> None:
+    with pytest.raises(NotServedError, match=r"true \(from environment: VTCORE_ASYNC_SCHEDULING\) is not"):
+        resolve(
+            async_scheduling=True,
+            sources={"async_scheduling": Origin("environment", "VTCORE_ASYNC_SCHEDULING")},
+        )
+
+
+def test_blocks_and_bytes_do_not_go_together() -> None:
+    [problem] = problems_of(num_blocks=3, kv_cache_memory_bytes=10**6)
+    assert problem == (
+        "$.num_blocks: 3 and kv_cache_memory_bytes 1000000 both size the cache; leave one of them out"
+    )
+
+
+def test_all_problems_are_reported_at_once_as_a_wrong_config() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(
+            RECURRENT,
+            Environment(async_sched="1"),
+            enable_prefix_caching=True,
+            max_model_len=5000,
+            num_blocks=3,
+            kv_cache_memory_bytes=10**6,
+        )
+    assert not isinstance(caught.value, NotServedError)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
         "$.max_model_len",
+        "$.num_blocks",
         "$.enable_prefix_caching",
-        "$.max_num_batched_tokens",
+        "VT_ASYNC_SCHED",
     ]
+
+
+def test_several_things_that_are_not_served_are_still_not_served() -> None:
+    with pytest.raises(NotServedError) as caught:
+        resolve(enforce_eager=False, async_scheduling=True)
+    assert len(caught.value.problems) == 2
 
 
 def test_illegal_values_are_refused_even_without_structuring() -> None:
     assert problems_of(block_size=0, dtype="int3")[0].startswith("$.dtype")
 
 
-@pytest.mark.parametrize(
-    ("explicit", "seqs", "length", "default", "budget"),
-    [
-        (None, 8, 4096, 2048, 2048),
-        (None, 32, 4096, 8192, 8192),
-        (None, 2, 10, 2048, 20),
-        (None, 8, 1, 2048, 8),
-        (None, 4000, 4096, 2048, 4000),
-        (100_000, 2, 10, 2048, 100_000),
-        (8, 8, 4096, 2048, 8),
-    ],
-)
-def test_the_token_budget_rule(
-    explicit: int | None, seqs: int, length: int, default: int, budget: int
-) -> None:
-    assert resolve_token_budget(explicit, seqs, length, default) == budget
-
-
-@given(st.integers(1, 10**4), st.integers(1, 10**6), st.integers(1, 10**5))
-def test_the_default_budget_serves_every_request_and_no_more_than_all_can_hold(
-    seqs: int, length: int, default: int
-) -> None:
-    budget = resolve_token_budget(None, seqs, length, default)
-    assert seqs <= budget <= max(default, seqs)
-    assert budget <= seqs * length
-
-
-def test_a_budget_below_max_num_seqs_is_refused_not_raised() -> None:
-    with pytest.raises(ConfigError, match=r"7 is below max_num_seqs 8.*raise it to 8 or lower max_num_seqs"):
-        resolve_token_budget(7, 8, 4096, 2048)
+def test_a_budget_below_max_num_seqs_is_raised_and_says_so() -> None:
+    config = resolve(max_num_batched_tokens=7)
+    assert config.scheduler.max_num_batched_tokens == 8
+    assert str(config.origins["scheduler.max_num_batched_tokens"]) == (
+        "user: 7 raised to max_num_seqs, so that none starves"
+    )
 
 
 def test_the_arch_decides_its_default_from_max_num_seqs() -> None:
@@ -202,9 +330,8 @@ def test_the_arch_decides_its_default_from_max_num_seqs() -> None:
     assert resolve(facts, max_num_seqs=31).scheduler.max_num_batched_tokens == 4096
 
 
-def test_equal_settings_have_equal_digests_and_others_not() -> None:
-    assert resolve().digest() == resolve().digest()
-    assert resolve(block_size=32).digest() == resolve().digest()
-    assert resolve(block_size=16).digest() != resolve().digest()
-    assert resolve(plugin_owners={"arch:a": "b"}).digest() != resolve().digest()
-    assert resolve(env=Environment(prefix_caching_hash_seed="s")).digest() != resolve().digest()
+def test_a_random_hash_seed_is_the_one_that_the_environment_drew() -> None:
+    env = Environment()
+    config = resolve(env=env, prefix_caching_hash_seed="random")
+    assert config.cache.prefix_caching_hash_seed == env.random_hash_seed
+    assert resolve(prefix_caching_hash_seed="random").digest() != config.digest()

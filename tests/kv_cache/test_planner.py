@@ -239,3 +239,107 @@ def test_a_pinned_length_is_named_when_fewer_blocks_would_not_hold_it() -> None:
 def test_a_slot_only_model_that_does_not_fit_is_told_what_to_lower() -> None:
     with pytest.raises(MemoryPlanError, match=r"no num_blocks fits: lower max_num_seqs"):
         plan_memory([ToyState(layers=("s",), block_size=4)], limits(available_bytes=8))
+
+
+def test_blocks_or_bytes_size_the_pools_and_never_both() -> None:
+    for blocks, num_bytes in ((None, None), (10, 10_000)):
+        with pytest.raises(ValueError, match="either num_blocks or kv_cache_memory_bytes"):
+            plan_memory(MIXED, limits(num_blocks=blocks, kv_cache_memory_bytes=num_bytes))
+
+
+@given(num_blocks=st.integers(1, 200), spare=st.integers(0, 4), max_num_seqs=st.integers(1, 4))
+def test_the_bytes_of_a_plan_by_blocks_give_the_same_plan(
+    num_blocks: int, spare: int, max_num_seqs: int
+) -> None:
+    """So null units and tables are counted alike; less than a block more changes nothing."""
+    case = limits(num_blocks=num_blocks, max_num_seqs=max_num_seqs, max_model_len=3, max_query=1)
+    plan = plan_memory(MIXED, case)
+    num_bytes = plan.cache_bytes + plan.table_bytes
+    assert plan_memory(MIXED, evolve(case, num_blocks=None, kv_cache_memory_bytes=num_bytes + spare)) == plan
+
+
+@given(
+    num_bytes=st.integers(1, 100_000),
+    max_num_seqs=st.integers(1, 4),
+    k_max=st.integers(0, 2),
+    length=st.integers(1, 300),
+    pinned=st.booleans(),
+    chosen=st.sets(st.sampled_from(MIXED), min_size=1),
+)
+def test_bytes_hold_as_many_blocks_as_fit_or_say_what_is_needed(
+    num_bytes: int, max_num_seqs: int, k_max: int, length: int, pinned: bool, chosen: set[KVCacheSpec]
+) -> None:
+    specs = [spec for spec in MIXED if spec in chosen]
+    case = limits(
+        num_blocks=None,
+        kv_cache_memory_bytes=num_bytes,
+        max_num_seqs=max_num_seqs,
+        k_max=k_max,
+        max_model_len=length,
+        max_model_len_pinned=pinned,
+    )
+    is_unbounded = any(isinstance(spec.lifetime, Whole) for spec in specs)
+    text = ""
+    try:
+        plan = plan_memory(specs, case)
+    except MemoryPlanError as error:
+        text = str(error)
+    if text:
+        assert text.startswith(f"kv_cache_memory_bytes={num_bytes} (")
+        needed = int(re.search(r"need, (\d+) bytes", text)[1])  # type: ignore[index]
+        assert needed > num_bytes
+        least = plan_memory(specs, evolve(case, kv_cache_memory_bytes=needed))
+        assert least.cache_bytes + least.table_bytes == needed
+        with pytest.raises(MemoryPlanError):
+            plan_memory(specs, evolve(case, kv_cache_memory_bytes=needed - 1))
+        return
+    assert plan.cache_bytes + plan.table_bytes <= num_bytes
+    if not is_unbounded:
+        assert (plan.num_blocks, plan.max_model_len) == (0, length)
+        return
+    assert plan.num_blocks >= 1
+    assert plan.max_model_len == (length if pinned else min(length, plan.num_blocks * 4))
+    more = plan_memory(specs, evolve(case, kv_cache_memory_bytes=None, num_blocks=plan.num_blocks + 1))
+    assert more.cache_bytes + more.table_bytes > num_bytes
+
+
+def test_too_few_bytes_are_refused_with_the_least_that_work() -> None:
+    case = limits(num_blocks=None, kv_cache_memory_bytes=1000, max_model_len=40)
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_memory([attention("a")], case)
+    plan = plan_memory([attention("a")], limits(num_blocks=10, max_model_len=40))
+    assert str(caught.value) == (
+        f"kv_cache_memory_bytes=1000 (0.0 MiB) is less than the caches and tables of max_num_seqs=3 and one "
+        f"request of 40 tokens need, {plan.cache_bytes + plan.table_bytes} bytes (0.0 MiB); "
+        f"raise it to that, or lower max_num_seqs or max_model_len"
+    )
+
+
+@given(available=st.integers(0, 60_000), weight_bytes=st.integers(0, 2_000), pinned=st.booleans())
+def test_bytes_that_the_machine_lacks_are_refused_with_the_most_that_it_has(
+    available: int, weight_bytes: int, pinned: bool
+) -> None:
+    case = limits(
+        num_blocks=None,
+        kv_cache_memory_bytes=50_000,
+        available_bytes=available,
+        weight_bytes=weight_bytes,
+        max_model_len_pinned=pinned,
+    )
+    try:
+        plan_memory([attention("a"), state("s")], case)
+    except MemoryPlanError as error:
+        text = str(error)
+    else:
+        return
+    assert text.startswith("kv_cache_memory_bytes=50000 and max_num_seqs=3 need ")
+    found = re.search(r"largest kv_cache_memory_bytes that fits is (\d+)", text)
+    if found:
+        plan_memory([attention("a"), state("s")], evolve(case, kv_cache_memory_bytes=int(found[1])))
+    else:
+        assert "no kv_cache_memory_bytes fits" in text
+        with pytest.raises(MemoryPlanError):
+            plan_memory(
+                [attention("a"), state("s")],
+                evolve(case, kv_cache_memory_bytes=max(available - weight_bytes, 1)),
+            )

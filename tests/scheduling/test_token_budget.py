@@ -6,35 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcore.errors import ConfigError
 from vtcore.scheduling.token_budget import StepBudget, resolve_token_budget
 
 
-def test_the_archs_default_does_not_grow_with_the_number_of_requests() -> None:
-    assert resolve_token_budget(None, 8, 4096, 2048) == 2048
-    assert resolve_token_budget(None, 256, 4096, 2048) == 2048
-
-
-def test_a_tiny_model_needs_no_more_than_all_its_rows_can_hold() -> None:
-    assert resolve_token_budget(None, 2, 100, 2048) == 200
-    assert resolve_token_budget(None, 2, 1024, 2048) == 2048
-
-
-def test_every_running_request_can_get_a_token() -> None:
-    assert resolve_token_budget(None, 3000, 4096, 2048) == 3000
-    assert resolve_token_budget(None, 8, 1, 2048) == 8
-
-
-@pytest.mark.parametrize("explicit", [8, 9, 100_000])
-def test_an_explicit_value_is_taken_as_it_is(explicit: int) -> None:
-    assert resolve_token_budget(explicit, 8, 4, 2048) == explicit
-
-
-def test_an_explicit_value_below_the_floor_is_refused_with_the_remedy() -> None:
-    with pytest.raises(
-        ConfigError, match=r"max_num_batched_tokens: 7 is below max_num_seqs 8.*raise it to 8"
-    ):
-        resolve_token_budget(7, 8, 4096, 2048)
+@pytest.mark.parametrize(
+    ("rule", "explicit", "seqs", "length", "default", "budget"),
+    [
+        ("default", None, 8, 4096, 2048, 2048),
+        ("default, whatever the number of requests", None, 256, 4096, 2048, 2048),
+        ("ceiling: all that the rows hold", None, 2, 100, 2048, 200),
+        ("ceiling above the default", None, 2, 1024, 2048, 2048),
+        ("floor: a token for each", None, 3000, 4096, 2048, 3000),
+        ("floor is the ceiling", None, 8, 1, 2048, 8),
+        ("explicit", 77, 8, 4096, 2048, 77),
+        ("explicit has no ceiling", 100_000, 8, 4, 2048, 100_000),
+        ("explicit at the floor", 8, 8, 4096, 2048, 8),
+        ("explicit below the floor is raised", 7, 8, 4096, 2048, 8),
+        ("explicit far below the floor is raised", 1, 3000, 1, 2048, 3000),
+    ],
+)
+def test_the_rule(rule: str, explicit: int | None, seqs: int, length: int, default: int, budget: int) -> None:
+    """Source of each rule: vllm.cpp model_loader.h, ResolveMaxNumBatchedTokens."""
+    assert resolve_token_budget(explicit, seqs, length, default) == budget, rule
 
 
 @given(*[st.integers(1, 10**5)] * 3)
@@ -43,6 +36,13 @@ def test_the_default_lies_between_floor_and_ceiling(seqs: int, length: int, defa
     assert seqs <= found <= max(default, seqs)
     assert found <= length * seqs
     assert found in (seqs, default, length * seqs)
+
+
+@given(*[st.integers(1, 10**5)] * 4)
+def test_a_given_value_is_only_ever_raised_to_the_floor(
+    explicit: int, seqs: int, length: int, default: int
+) -> None:
+    assert resolve_token_budget(explicit, seqs, length, default) == max(explicit, seqs)
 
 
 def test_a_step_spends_what_it_has_and_no_more() -> None:

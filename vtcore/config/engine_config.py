@@ -12,14 +12,18 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
+GROUPS: tuple[str, ...] = ("model", "frontend", "cache", "scheduler")
+"""The parts of an `EngineConfig` whose fields are settings of their own."""
+
 
 @frozen
 class Origin:
     """Where a value came from.
 
     Args:
-        source: "user", "default", "arch", "checkpoint" or "environment".
-        note: Why, in a few words; may be empty.
+        source: Who said so: "keyword", "command line", "config file", "environment" or, for options that came
+            without their sources, "user"; else "default", "arch", "checkpoint" or "device".
+        note: Which file or variable, or why, in a few words; may be empty.
     """
 
     source: str
@@ -28,30 +32,63 @@ class Origin:
     def __str__(self) -> str:
         return f"{self.source}: {self.note}" if self.note else self.source
 
+    def because(self, reason: str) -> Origin:
+        """The same origin with a reason behind its note."""
+        return Origin(self.source, f"{self.note}, {reason}" if self.note else reason)
+
 
 @frozen(kw_only=True)
 class ModelConfig:
-    """What is computed.
+    """What is computed, and how.
 
     Args:
-        model: Checkpoint directory; None for tensors in memory.
+        model: Directory, checkpoint source or Hub id, as given; None for tensors in memory.
         arch: Registry name.
         dtype: "float64", "float32" or "bfloat16".
         device: torch device string.
+        revision: Branch, tag or commit of a Hub model; None is its main branch.
+        download_dir: Where Hub models are kept; None is huggingface_hub's own cache.
+        load_format: "auto", the checkpoint's weights, or "dummy", random ones.
         max_model_len: Tokens per request, prompt and output. Unless pinned, the memory plan may lower it.
-        max_model_len_pinned: Whether the user gave it: then it is kept or refused, never lowered.
+        max_model_len_pinned: Whether the user gave a number: then it is kept or refused, never lowered.
         seed: Of requests that bring none.
-        skip_tokenizer_init: Whether only token ids are served.
+        enforce_eager: Whether no graph is captured.
     """
 
     model: str | None
     arch: str
     dtype: str
     device: str
+    revision: str | None
+    download_dir: str | None
+    load_format: str
     max_model_len: int
     max_model_len_pinned: bool
     seed: int
+    enforce_eager: bool
+
+
+@frozen(kw_only=True)
+class FrontendConfig:
+    """What turns texts into requests and tokens into answers.
+
+    Args:
+        tokenizer: Directory with a tokenizer.json; None is the model's own.
+        skip_tokenizer_init: Whether only token ids are served.
+        served_model_name: Names in metrics and answers, at least one, the first one shown.
+        chat_template: File with a Jinja chat template; None is the checkpoint's own.
+        default_chat_template_kwargs: Variables for the chat template; a request's own win.
+        generation_config: "auto", the checkpoint's sampling defaults, "neutral", none, or a directory.
+        override_generation_config: Sampling defaults that win over generation_config.
+    """
+
+    tokenizer: str | None
     skip_tokenizer_init: bool
+    served_model_name: tuple[str, ...]
+    chat_template: str | None
+    default_chat_template_kwargs: Mapping[str, Any]
+    generation_config: str
+    override_generation_config: Mapping[str, Any]
 
 
 @frozen(kw_only=True)
@@ -60,13 +97,18 @@ class CacheConfig:
 
     Args:
         block_size: Tokens per block.
-        num_blocks: Blocks per pool of blocks.
+        num_blocks: Usable blocks per pool of blocks; None when kv_cache_memory_bytes sizes the pools: then
+            the memory plan has the number.
+        kv_cache_memory_bytes: Bytes of all pools and tables; None when num_blocks sizes the pools.
+        gpu_memory_utilization: Share of a GPU's memory to use; None on a cpu.
         enable_prefix_caching: Whether blocks of equal prefixes are shared.
-        prefix_caching_hash_seed: Text that seeds the hash chain's root; None leaves it to the core.
+        prefix_caching_hash_seed: Text that seeds the hash chain's root; None is the built-in root.
     """
 
     block_size: int
-    num_blocks: int
+    num_blocks: int | None
+    kv_cache_memory_bytes: int | None
+    gpu_memory_utilization: float | None
     enable_prefix_caching: bool
     prefix_caching_hash_seed: str | None
 
@@ -79,11 +121,15 @@ class SchedulerConfig:
         max_num_seqs: Requests that run at once.
         max_num_batched_tokens: Token budget of a step, >= max_num_seqs.
         scheduling_policy: Registry name.
+        async_scheduling: Whether a step is scheduled while the last one runs.
+        enable_jump_forward: Whether tokens that a grammar forces are emitted without a forward.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     scheduling_policy: str
+    async_scheduling: bool
+    enable_jump_forward: bool
 
 
 @frozen(kw_only=True)
@@ -96,6 +142,7 @@ class EngineConfig:
     """
 
     model: ModelConfig
+    frontend: FrontendConfig
     cache: CacheConfig
     scheduler: SchedulerConfig
     plugin_files: tuple[str, ...] = ()
@@ -106,7 +153,7 @@ class EngineConfig:
         """Dotted name -> value, in order of declaration, origins left out."""
         flat: dict[str, Any] = {}
         for group, content in asdict(self).items():
-            if group in ("model", "cache", "scheduler"):
+            if group in GROUPS:
                 flat |= {f"{group}.{name}": value for name, value in content.items()}
             elif group != "origins":
                 flat[group] = content

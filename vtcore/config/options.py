@@ -18,40 +18,84 @@ DTYPES: tuple[str, ...] = ("auto", "float64", "float32", "bfloat16")
 DEVICES: tuple[str, ...] = ("auto", "cpu")
 """Values of the option `device`."""
 
+LOAD_FORMATS: tuple[str, ...] = ("auto", "dummy")
+"""Values of the option `load_format`."""
+
 MAX_SEED = 2**63 - 1
 """Seeds are stored as int64. Source: `RowParams.seed`."""
 
 
 def _option(
-    about: str, at_least: int | None = None, at_most: int | None = None, choices: tuple[str, ...] = ()
+    about: str,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    choices: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
 ) -> Any:
-    limits = {"at_least": at_least, "at_most": at_most, "choices": choices}
+    limits = {"at_least": at_least, "at_most": at_most, "choices": choices, "words": words}
     return field(default=None, metadata={"about": about, **limits})
 
 
 @frozen(kw_only=True)
 class UserOptions:
-    """A user's options, under vLLM's names where the meaning is the same. `about` of each field says more."""
+    """A user's options, under vLLM's names where the meaning is the same. `about` of each field says more.
 
-    model: str | None = _option("checkpoint directory")
+    Metadata of a field: `about`, one line for `--help` and the reference; `at_least`, `at_most`, limits of a
+    number or of the length of a list; `choices`, all values of a text; `words`, texts that a number's option
+    takes beside numbers.
+    """
+
+    model: str | None = _option("checkpoint directory, checkpoint source or Hub id")
+    revision: str | None = _option("branch, tag or commit of a Hub model; default main")
+    download_dir: str | None = _option("where Hub models are kept; default: huggingface_hub's cache")
+    load_format: str | None = _option(
+        "auto: the checkpoint's weights; dummy: random ones, needs only config.json", choices=LOAD_FORMATS
+    )
+    tokenizer: str | None = _option("directory with another tokenizer.json; default: the model's")
+    skip_tokenizer_init: bool | None = _option("serve token ids only; default: off")
+    served_model_name: tuple[str, ...] | None = _option(
+        "names in metrics and answers; default: MODEL as given", at_least=1
+    )
+    chat_template: str | None = _option("file with a Jinja chat template; default: the checkpoint's")
+    default_chat_template_kwargs: Mapping[str, Any] | None = _option(
+        'variables for the chat template: {"enable_thinking": false}; a request\'s own win'
+    )
+    generation_config: str | None = _option(
+        "sampling defaults: auto, the checkpoint's; neutral, none; or a directory with generation_config.json"
+    )
+    override_generation_config: Mapping[str, Any] | None = _option(
+        'sampling defaults that win over generation_config: {"temperature": 0.7}'
+    )
     dtype: str | None = _option("of weights and activations; auto: the checkpoint's", choices=DTYPES)
     device: str | None = _option("where the model computes; auto: cpu", choices=DEVICES)
+    seed: int | None = _option("of requests that bring none; default 0", at_least=0, at_most=MAX_SEED)
+    max_model_len: int | str | None = _option(
+        "tokens per request, prompt and output; auto, the default: what checkpoint and cache allow",
+        at_least=1,
+        words=("auto",),
+    )
+    enforce_eager: bool | None = _option("run without captured graphs; default: as the device needs")
+    async_scheduling: bool | None = _option("schedule a step while the last one runs; default: where served")
+    enable_jump_forward: bool | None = _option(
+        "emit tokens that a grammar forces without a forward; default: off"
+    )
     block_size: int | None = _option("tokens per KV block; default 32", at_least=1)
     num_blocks: int | None = _option("KV blocks per pool of blocks; default 256", at_least=1)
-    max_model_len: int | None = _option(
-        "tokens per request, prompt and output; default: what the checkpoint allows and the cache holds",
-        at_least=1,
-    )
-    max_num_seqs: int | None = _option("requests that run at once; default 8", at_least=1)
-    max_num_batched_tokens: int | None = _option(
-        "token budget of a step, at least max_num_seqs; default: the arch's", at_least=1
+    kv_cache_memory_bytes: int | None = _option("bytes for KV caches, instead of num_blocks", at_least=1)
+    gpu_memory_utilization: float | None = _option(
+        "share of a GPU's memory to use", at_least=0.01, at_most=1.0
     )
     enable_prefix_caching: bool | None = _option(
         "reuse KV blocks of equal prefixes; default: on, off for archs with recurrent state"
     )
+    prefix_caching_hash_seed: str | None = _option(
+        "text that seeds the block hashes, so that processes agree; random: drawn at the start"
+    )
+    max_num_seqs: int | None = _option("requests that run at once; default 8", at_least=1)
+    max_num_batched_tokens: int | None = _option(
+        "token budget of a step, raised to max_num_seqs if below; default: the arch's", at_least=1
+    )
     scheduling_policy: str | None = _option("name of an installed scheduler policy; default fcfs")
-    seed: int | None = _option("of requests that bring none; default 0", at_least=0, at_most=MAX_SEED)
-    skip_tokenizer_init: bool | None = _option("serve token ids only; default: off")
     plugin_files: tuple[str, ...] | None = _option("single-file plugins to load")
     plugin_owners: Mapping[str, str] | None = _option(
         'which distribution serves a contested name: {"arch:NAME": "DISTRIBUTION"}'
@@ -67,17 +111,29 @@ def option_problems(options: UserOptions) -> list[str]:
     problems = []
     for option in fields(UserOptions):
         value = getattr(options, option.name)
-        low, high, choices = (option.metadata[key] for key in ("at_least", "at_most", "choices"))
-        path = f"$.{option.name}"
-        if value is None:
-            continue
-        if low is not None and value < low:
-            problems.append(f"{path}: {value} is below {low}; raise it, or leave it out for the default")
-        elif high is not None and value > high:
-            problems.append(f"{path}: {value} is above {high}; lower it")
-        elif choices and value not in choices:
-            note = " (this version computes on the cpu)" if choices is DEVICES else ""
-            problems.append(f"{path}: {value!r} is not served{note}{did_you_mean(value, choices)}")
-        elif value == "":
-            problems.append(f"{path}: the text is empty; leave the option out instead")
+        problem = "" if value is None else _problem(option.metadata, value)
+        if problem:
+            problems.append(f"$.{option.name}: {problem}")
     return problems
+
+
+def _problem(limits: Mapping[str, Any], value: Any) -> str:
+    """What is wrong with a value, or ""."""
+    low, high, choices, words = (limits[key] for key in ("at_least", "at_most", "choices", "words"))
+    if words and isinstance(value, str):
+        if value in words:
+            return ""
+        return f"{value!r} is not an integer or {' or '.join(map(repr, words))}"
+    if isinstance(value, tuple):
+        if low is not None and len(value) < low:
+            return "the list is empty; leave the option out instead"
+        return f"{list(value)!r} has an empty text" if "" in value else ""
+    # Written so that NaN, which compares false with everything, is refused too.
+    if low is not None and not value >= low:
+        return f"{value} is below {low}; raise it, or leave it out for the default"
+    if high is not None and not value <= high:
+        return f"{value} is above {high}; lower it"
+    if choices and value not in choices:
+        note = " (this version computes on the cpu)" if choices is DEVICES else ""
+        return f"{value!r} is not served{note}{did_you_mean(value, choices)}"
+    return "the text is empty; leave the option out instead" if value == "" else ""

@@ -6,26 +6,42 @@ Does not: touch a device, read a file or the environment, or measure memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import frozen
 
-from vtcore.config.engine_config import CacheConfig, EngineConfig, ModelConfig, Origin, SchedulerConfig
+from vtcore.config import rules
+from vtcore.config.decision import Decision, Given
+from vtcore.config.engine_config import (
+    CacheConfig,
+    EngineConfig,
+    FrontendConfig,
+    ModelConfig,
+    Origin,
+    SchedulerConfig,
+)
 from vtcore.config.env import Environment
 from vtcore.config.options import DTYPES, UserOptions, option_problems
-from vtcore.errors import CheckpointError, ConfigError
-from vtcore.scheduling.token_budget import resolve_token_budget
+from vtcore.errors import CheckpointError, ConfigError, DeviceError, NotServedError
+
+if TYPE_CHECKING:
+    from vtcore.host.gpu import GpuFacts
+
+T = TypeVar("T")
 
 DEFAULT_BLOCK_SIZE = 32
 """Tokens per block. Source: vllm.cpp model_loader.h, EngineParams."""
-DEFAULT_NUM_BLOCKS = 256
-"""Blocks on a CPU. Source: vllm.cpp model_loader.h, EngineParams."""
 DEFAULT_MAX_NUM_SEQS = 8
 """Requests at once on a CPU. Source: vllm.cpp model_loader.h, EngineParams."""
 DEFAULT_SEED = 0
 """A fixed seed: runs repeat unless asked otherwise. Source: vLLM config/model.py, ModelConfig.seed."""
 DEFAULT_POLICY = "fcfs"
 """First come, first served. Source: vllm.cpp model_loader.h, EngineParams."""
+DEFAULT_GENERATION_CONFIG = "auto"
+"""The checkpoint's sampling defaults. Source: vLLM config/model.py, ModelConfig.generation_config."""
+RUNNER_SUPPORTS_ASYNC = False
+"""Whether the runner can overlap steps."""
 
 
 @frozen(kw_only=True)
@@ -50,165 +66,183 @@ class ArchFacts:
     checkpoint_dtype: Any = None
 
 
-_USER = Origin("user")
-
-
 class _Decisions:
     """Collects values with their origins, and what is wrong with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: UserOptions, sources: Mapping[str, Origin]) -> None:
         self.origins: dict[str, Origin] = {}
         self.problems: list[str] = []
+        self.is_served = True
+        self._options = options
+        self._sources = sources
 
-    def take(self, path: str, given: Any, default: Any, origin: Origin) -> Any:
+    def given(self, name: str) -> Given[Any]:
+        """What the user said about an option."""
+        return Given(getattr(self._options, name), self._sources.get(name, Origin("user")))
+
+    def add(self, path: str, decision: Decision[T]) -> T:
+        """The value of a decision."""
+        self.origins[path] = decision.origin
+        if decision.problem:
+            self.is_served = False
+            self.problems.append(decision.problem)
+        self.problems += decision.not_served
+        return decision.value
+
+    def take(self, path: str, default: Any, source: str = "default", note: str = "") -> Any:
         """The given value if there is one, else the default."""
-        self.origins[path] = origin if given is None else _USER
-        return default if given is None else given
+        given = self.given(path.rpartition(".")[2])
+        value = default if given.value is None else given.value
+        return self.add(path, Decision(value=value, origin=given.origin_or(source, note)))
+
+    def check(self) -> None:
+        """Raise what is wrong, all at once."""
+        if self.problems:
+            raise (NotServedError if self.is_served else ConfigError)(*self.problems)
 
 
-def resolve_config(options: UserOptions, facts: ArchFacts, env: Environment) -> EngineConfig:
+def resolve_config(
+    options: UserOptions,
+    facts: ArchFacts,
+    env: Environment,
+    *,
+    sources: Mapping[str, Origin] = MappingProxyType({}),
+    gpu: GpuFacts | None = None,
+) -> EngineConfig:
     """Decide every setting.
 
     Args:
         options: The user's; None means "decide for me".
         facts: The arch's.
         env: As read once by `read_environment`.
+        sources: Option -> where its value came from, as `gather_options` says; "user" for those left out.
+        gpu: What the machine has; None when nobody looked, then there is no word on it.
 
     Returns:
-        The settings; `max_model_len` is final only if pinned.
+        The settings; `max_model_len` is final only if pinned, and `num_blocks` None if bytes size the cache.
 
     Raises:
         ConfigError: Every illegal value and every pair that does not go together, at once.
+        NotServedError: The same, when each is merely something that this version does not serve.
         CheckpointError: The checkpoint's dtype is no name.
+        DeviceError: A GPU is present but unusable, and the user did not choose the cpu.
     """
-    decisions = _Decisions()
-    decisions.problems += option_problems(options)
-    if decisions.problems:
-        raise ConfigError(*decisions.problems)
-    scheduler_seqs = decisions.take(
-        "scheduler.max_num_seqs", options.max_num_seqs, DEFAULT_MAX_NUM_SEQS, Origin("default")
-    )
-    model = _resolve_model(options, facts, decisions)
-    cache = _resolve_cache(options, facts, env, decisions)
-    scheduler = SchedulerConfig(
-        max_num_seqs=scheduler_seqs,
-        max_num_batched_tokens=_resolve_budget(
-            options, facts, scheduler_seqs, model.max_model_len, decisions
-        ),
-        scheduling_policy=decisions.take(
-            "scheduler.scheduling_policy", options.scheduling_policy, DEFAULT_POLICY, Origin("default")
-        ),
-    )
-    files = decisions.take("plugin_files", options.plugin_files, (), Origin("default"))
-    owners: Mapping[str, str] = decisions.take("plugin_owners", options.plugin_owners, {}, Origin("default"))
-    if decisions.problems:
-        raise ConfigError(*decisions.problems)
-    return EngineConfig(
+    problems = option_problems(options)
+    if problems:
+        raise ConfigError(*problems)
+    decisions = _Decisions(options, sources)
+    model = _resolve_model(options, facts, gpu, decisions)
+    config = EngineConfig(
         model=model,
-        cache=cache,
-        scheduler=scheduler,
-        plugin_files=files,
-        plugin_owners=owners,
+        frontend=_resolve_frontend(options, facts, decisions),
+        cache=_resolve_cache(facts, env, model.device, decisions),
+        scheduler=_resolve_scheduler(facts, env, model.max_model_len, decisions),
+        plugin_files=decisions.take("plugin_files", ()),
+        plugin_owners=decisions.take("plugin_owners", {}),
         origins=decisions.origins,
     )
+    decisions.check()
+    if gpu is not None and gpu.problem is not None and options.device in (None, "auto"):
+        raise DeviceError(f'{gpu.problem}; {gpu.remedy}, or choose device "cpu" to compute without it')
+    return config
 
 
-def _resolve_model(options: UserOptions, facts: ArchFacts, decisions: _Decisions) -> ModelConfig:
-    limit = facts.max_position_embeddings
-    if options.max_model_len is not None and options.max_model_len > limit:
-        decisions.problems.append(
-            f"$.max_model_len: {options.max_model_len} is above max_position_embeddings {limit} of the "
-            f"checkpoint; lower it, or leave it out"
-        )
-    decisions.origins["model.model"] = (
-        Origin("default", "tensors in memory") if options.model is None else _USER
-    )
-    decisions.origins["model.arch"] = Origin("checkpoint")
-    max_model_len = decisions.take(
-        "model.max_model_len", options.max_model_len, limit, Origin("checkpoint", "max_position_embeddings")
-    )
-    decisions.origins["model.max_model_len_pinned"] = decisions.origins["model.max_model_len"]
-    device = None if options.device == "auto" else options.device
+def _resolve_model(
+    options: UserOptions, facts: ArchFacts, gpu: GpuFacts | None, decisions: _Decisions
+) -> ModelConfig:
+    device = decisions.add("model.device", _decide_device(decisions.given("device"), gpu))
+    arch = decisions.add("model.arch", Decision(value=facts.name, origin=Origin("checkpoint")))
+    length = rules.resolve_max_model_len(decisions.given("max_model_len"), facts.max_position_embeddings)
+    pinned = isinstance(options.max_model_len, int)
     return ModelConfig(
-        model=options.model,
-        arch=facts.name,
-        dtype=_resolve_dtype(options, facts, decisions),
-        device=decisions.take("model.device", device, "cpu", Origin("default")),
-        max_model_len=max_model_len,
-        max_model_len_pinned=options.max_model_len is not None,
-        seed=decisions.take("model.seed", options.seed, DEFAULT_SEED, Origin("default")),
-        skip_tokenizer_init=decisions.take(
-            "model.skip_tokenizer_init", options.skip_tokenizer_init, False, Origin("default")
+        model=decisions.take("model.model", None, note="tensors in memory"),
+        arch=arch,
+        dtype=decisions.add("model.dtype", _decide_dtype(decisions.given("dtype"), facts.checkpoint_dtype)),
+        device=device,
+        revision=decisions.take("model.revision", None, note="the main branch"),
+        download_dir=decisions.take("model.download_dir", None, note="huggingface_hub's cache"),
+        load_format=decisions.take("model.load_format", "auto"),
+        max_model_len=decisions.add("model.max_model_len", length),
+        max_model_len_pinned=decisions.add(
+            "model.max_model_len_pinned", Decision(value=pinned, origin=length.origin)
+        ),
+        seed=decisions.take("model.seed", DEFAULT_SEED),
+        enforce_eager=decisions.add(
+            "model.enforce_eager", rules.resolve_enforce_eager(decisions.given("enforce_eager"), device)
         ),
     )
 
 
-def _resolve_dtype(options: UserOptions, facts: ArchFacts, decisions: _Decisions) -> str:
+def _decide_device(option: Given[str], gpu: GpuFacts | None) -> Decision[str]:
+    if option.value not in (None, "auto"):
+        return Decision(value=str(option.value), origin=option.origin)
+    note = ""
+    if gpu is not None and gpu.names:
+        note = f"{gpu.names[0]} is present, but this version computes on the cpu"
+    return Decision(value="cpu", origin=Origin("default", note))
+
+
+def _decide_dtype(option: Given[str], found: Any) -> Decision[str]:
     """The checkpoint's own dtype if it is served: weights are then used as they are stored."""
-    found = facts.checkpoint_dtype
     if found is not None and not isinstance(found, str):
         raise CheckpointError(
             f"config.json: `dtype` is {found!r}, not the name of a dtype; use the config.json that the model "
             f"was published with"
         )
+    if option.value not in (None, "auto"):
+        return Decision(value=str(option.value), origin=option.origin)
     stored = (found or "").removeprefix("torch.")
     if stored in DTYPES and stored != "auto":
-        default, origin = stored, Origin("checkpoint")
-    else:
-        note = f"the checkpoint says {stored}, which is not served" if stored else "the checkpoint says none"
-        default, origin = "float32", Origin("default", note)
-    given = None if options.dtype == "auto" else options.dtype
-    dtype: str = decisions.take("model.dtype", given, default, origin)
-    return dtype
+        return Decision(value=stored, origin=Origin("checkpoint"))
+    note = f"the checkpoint says {stored}, which is not served" if stored else "the checkpoint says none"
+    return Decision(value="float32", origin=Origin("default", note))
 
 
-def _resolve_cache(
-    options: UserOptions, facts: ArchFacts, env: Environment, decisions: _Decisions
-) -> CacheConfig:
-    if options.enable_prefix_caching and facts.is_recurrent:
-        decisions.problems.append(
-            f"$.enable_prefix_caching: true is not served for arch {facts.name!r}, whose recurrent state has "
-            f"no checkpoints to restore a prefix from in this version; set it to false or leave it out"
-        )
-    seed = env.prefix_caching_hash_seed
-    decisions.origins["cache.prefix_caching_hash_seed"] = (
-        Origin("default") if seed is None else Origin("environment", "VTCORE_PREFIX_CACHING_HASH_SEED")
+def _resolve_frontend(options: UserOptions, facts: ArchFacts, decisions: _Decisions) -> FrontendConfig:
+    name, why = (facts.name, "the arch") if options.model is None else (options.model, "MODEL as given")
+    return FrontendConfig(
+        tokenizer=decisions.take("frontend.tokenizer", None, note="the model's own"),
+        skip_tokenizer_init=decisions.take("frontend.skip_tokenizer_init", False),
+        served_model_name=decisions.take("frontend.served_model_name", (name,), note=why),
+        chat_template=decisions.take("frontend.chat_template", None, note="the checkpoint's own"),
+        default_chat_template_kwargs=decisions.take("frontend.default_chat_template_kwargs", {}),
+        generation_config=decisions.take("frontend.generation_config", DEFAULT_GENERATION_CONFIG),
+        override_generation_config=decisions.take("frontend.override_generation_config", {}),
     )
-    kind = "recurrent" if facts.is_recurrent else "a plain decoder"
+
+
+def _resolve_cache(facts: ArchFacts, env: Environment, device: str, decisions: _Decisions) -> CacheConfig:
+    given, add = decisions.given, decisions.add
+    blocks, num_bytes = rules.resolve_cache_size(given("num_blocks"), given("kv_cache_memory_bytes"))
+    utilization = rules.resolve_gpu_memory_utilization(given("gpu_memory_utilization"), device)
+    caching = rules.resolve_prefix_caching(given("enable_prefix_caching"), facts.name, facts.is_recurrent)
+    hash_seed = rules.resolve_hash_seed(given("prefix_caching_hash_seed"), env)
     return CacheConfig(
-        block_size=decisions.take(
-            "cache.block_size", options.block_size, DEFAULT_BLOCK_SIZE, Origin("default")
-        ),
-        num_blocks=decisions.take(
-            "cache.num_blocks", options.num_blocks, DEFAULT_NUM_BLOCKS, Origin("default")
-        ),
-        enable_prefix_caching=decisions.take(
-            "cache.enable_prefix_caching",
-            options.enable_prefix_caching,
-            not facts.is_recurrent,
-            Origin("arch", f"{facts.name} is {kind}"),
-        ),
-        prefix_caching_hash_seed=seed,
+        block_size=decisions.take("cache.block_size", DEFAULT_BLOCK_SIZE),
+        num_blocks=add("cache.num_blocks", blocks),
+        kv_cache_memory_bytes=add("cache.kv_cache_memory_bytes", num_bytes),
+        gpu_memory_utilization=add("cache.gpu_memory_utilization", utilization),
+        enable_prefix_caching=add("cache.enable_prefix_caching", caching),
+        prefix_caching_hash_seed=add("cache.prefix_caching_hash_seed", hash_seed),
     )
 
 
-def _resolve_budget(
-    options: UserOptions,
-    facts: ArchFacts,
-    max_num_seqs: int,
-    max_model_len: int,
-    decisions: _Decisions,
-) -> int:
-    explicit = options.max_num_batched_tokens
-    arch_default = facts.default_token_budget(max_num_seqs)
-    path = "scheduler.max_num_batched_tokens"
-    try:
-        budget = resolve_token_budget(explicit, max_num_seqs, max_model_len, arch_default)
-    except ConfigError as error:
-        decisions.problems += error.problems
-        return max_num_seqs
-    note = f"of {facts.name}"
-    if budget != arch_default:
-        note += f" ({arch_default}), fitted to max_num_seqs and max_model_len"
-    decisions.take(path, explicit, budget, Origin("arch", note))
-    return budget
+def _resolve_scheduler(
+    facts: ArchFacts, env: Environment, max_model_len: int, decisions: _Decisions
+) -> SchedulerConfig:
+    given, add = decisions.given, decisions.add
+    seqs: int = decisions.take("scheduler.max_num_seqs", DEFAULT_MAX_NUM_SEQS)
+    budget = rules.resolve_budget(
+        given("max_num_batched_tokens"), seqs, max_model_len, facts.name, facts.default_token_budget(seqs)
+    )
+    overlap = rules.resolve_async_scheduling(
+        given("async_scheduling"), RUNNER_SUPPORTS_ASYNC, env.async_runner, env.async_sched
+    )
+    jump = rules.resolve_jump_forward(given("enable_jump_forward"), env.jump_forward)
+    return SchedulerConfig(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=add("scheduler.max_num_batched_tokens", budget),
+        scheduling_policy=decisions.take("scheduler.scheduling_policy", DEFAULT_POLICY),
+        async_scheduling=add("scheduler.async_scheduling", overlap),
+        enable_jump_forward=add("scheduler.enable_jump_forward", jump),
+    )

@@ -6,6 +6,7 @@ Does not: coerce (a text is no number, a boolean no integer) or resolve defaults
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -18,20 +19,34 @@ from cattrs.errors import (
 )
 
 from vtcore.config.options import UserOptions, option_problems
+from vtcore.config.vllm_names import KNOWN_NAMES
 from vtcore.errors import ConfigError
 from vtcore.suggest import did_you_mean
 
 T = TypeVar("T")
 
+MAX_NESTING = 32
+"""Levels of a mapping's value: a limit below Python's own, so that a text of brackets is one sentence."""
+
 _WORDS: Mapping[type, str] = {int: "an integer", bool: "true or false", str: "a text", float: "a number"}
 
 
 def _strict(value: Any, wanted: type[Any]) -> Any:
+    if wanted is float and type(value) in (int, float):
+        if not math.isfinite(value):
+            raise TypeError(f"{value} is not a finite number")
+        return float(value)
     if type(value) is wanted:
         return value
-    if wanted is float and type(value) is int:
-        return float(value)
     raise TypeError(f"{value!r} is not {_WORDS[wanted]}")
+
+
+class _NestedError(ValueError):
+    """Problems inside of one value: (path below the value, sentence)."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{path}: {sentence}" for path, sentence in problems))
 
 
 def _mapping(value: Any, _: Any) -> Mapping[str, str]:
@@ -40,6 +55,41 @@ def _mapping(value: Any, _: Any) -> Mapping[str, str]:
     if not all(type(item) is str for pair in value.items() for item in pair):
         raise TypeError(f"{dict(value)!r} is not a mapping of texts")
     return dict(value)
+
+
+def _json_mapping(value: Any, _: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{value!r} is not a mapping")
+    problems: list[tuple[str, str]] = []
+    copy: dict[str, Any] = _json_value(value, "", problems, MAX_NESTING)
+    if problems:
+        raise _NestedError(problems)
+    return copy
+
+
+def _json_value(value: Any, path: str, problems: list[tuple[str, str]], depth: int) -> Any:
+    """A copy of the value, which the caller may then change; what JSON cannot say is noted."""
+    if depth == 0:
+        problems.append((path, f"more than {MAX_NESTING} levels are nested"))
+    elif isinstance(value, Mapping):
+        for key in value:
+            if type(key) is not str:
+                problems.append((path, f"the key {key!r} is not a text"))
+        return {key: _json_value(item, f"{path}.{key}", problems, depth - 1) for key, item in value.items()}
+    elif isinstance(value, list | tuple):
+        return [_json_value(item, f"{path}[{i}]", problems, depth - 1) for i, item in enumerate(value)]
+    elif type(value) is float and not math.isfinite(value):
+        problems.append((path, f"{value} is not a finite number"))
+    elif value is not None and type(value) not in (str, bool, int, float):
+        problems.append((path, f"{value!r} is not a value that JSON has"))
+    return value
+
+
+def _optional_int_or_word(value: Any, _: Any) -> int | str | None:
+    # Which words the option takes is among its limits.
+    if value is None or type(value) is int or type(value) is str:
+        return value
+    raise TypeError(f"{value!r} is not an integer or a word")
 
 
 def _texts(value: Any, _: Any) -> tuple[str, ...]:
@@ -54,7 +104,9 @@ def build_converter() -> Converter:
     for primitive in _WORDS:
         converter.register_structure_hook(primitive, _strict)
     converter.register_structure_hook_func(lambda cls: cls == Mapping[str, str], _mapping)
+    converter.register_structure_hook_func(lambda cls: cls == Mapping[str, Any], _json_mapping)
     converter.register_structure_hook_func(lambda cls: cls == tuple[str, ...], _texts)
+    converter.register_structure_hook_func(lambda cls: cls == int | str | None, _optional_int_or_word)
     return converter
 
 
@@ -87,6 +139,9 @@ def _problems(error: BaseException, path: str) -> Iterator[str]:
         items, _ = error.group_exceptions()
         for cause, place in items:
             yield from _problems(cause, f"{path}[{place.index!r}]")
+    elif isinstance(error, _NestedError):
+        for below, sentence in error.problems:
+            yield f"{path}{below}: {sentence}"
     elif isinstance(error, KeyError):
         yield f"{path}: missing; it has no default"
     else:
@@ -97,9 +152,12 @@ def _extra_problems(error: BaseException, path: str) -> Iterator[str]:
     if not isinstance(error, ForbiddenExtraKeysError):
         yield f"{path}: {error}"
         return
-    known = [option.name for option in fields(error.cl)]
+    own = {option.name for option in fields(error.cl)}
+    known = own | KNOWN_NAMES if error.cl is UserOptions else own
     for key in sorted(error.extra_fields, key=str):
-        yield f"{path}.{key}: no such option{did_you_mean(str(key), known)}"
+        name = str(key)
+        guess = did_you_mean(name, known - {name}, list_all=False) or did_you_mean(name, own)
+        yield f"{path}.{key}: no such option{guess}"
 
 
 def structure_options(data: Mapping[str, Any]) -> UserOptions:
@@ -116,12 +174,18 @@ def structure_options(data: Mapping[str, Any]) -> UserOptions:
             raise
         problems += error.problems
         # What is well-typed is still checked, so that one run shows all there is to mend.
-        bad = {problem.split(":", 1)[0].removeprefix("$.") for problem in problems}
-        options = structure({key: value for key, value in data.items() if str(key) not in bad}, UserOptions)
+        good = {key: value for key, value in data.items() if not _is_named(str(key), problems)}
+        options = structure(good, UserOptions)
     problems += option_problems(options)
     if problems:
         raise ConfigError(*problems)
     return options
+
+
+def _is_named(key: str, problems: list[str]) -> bool:
+    """Whether a problem is about this option or about something inside of it."""
+    path = f"$.{key}"
+    return any(problem.startswith((f"{path}:", f"{path}.", f"{path}[")) for problem in problems)
 
 
 def options_to_json(options: UserOptions) -> str:

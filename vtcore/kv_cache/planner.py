@@ -5,9 +5,9 @@ Does not: allocate or ask a device; `available_bytes` is given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from vtcore.errors import ConfigError, MemoryPlanError
 from vtcore.interfaces.kv_cache_spec import DTYPE_BYTES, KVCacheSpec, Lifetime, Slot, Whole, Window
@@ -46,7 +46,7 @@ class MemoryPlan:
 
     Args:
         max_model_len: Tokens a single request may reach, prompt and output.
-        num_blocks: Usable blocks of each unbounded pool.
+        num_blocks: Usable blocks of each unbounded pool; 0 when bytes were given and no pool is unbounded.
         table_bytes: Of the device tables.
     """
 
@@ -84,10 +84,11 @@ def table_shape(max_model_len: int, block_size: int, k_max: int) -> TableShape:
 
 @frozen(kw_only=True)
 class PlanLimits:
-    """What sizes the pools.
+    """What sizes the pools: `num_blocks` or `kv_cache_memory_bytes`, one of them None.
 
     Args:
         num_blocks: Usable blocks of each unbounded pool, >= 1.
+        kv_cache_memory_bytes: Bytes of all pools and device tables, null units included, >= 1.
         max_model_len: As resolved, in tokens.
         max_model_len_pinned: Whether the user gave it; else it is cut to what the pool holds.
         max_query: Query tokens of one request that may be in flight at once.
@@ -97,7 +98,8 @@ class PlanLimits:
     """
 
     block_size: int
-    num_blocks: int
+    num_blocks: int | None = None
+    kv_cache_memory_bytes: int | None = None
     max_num_seqs: int
     max_model_len: int
     max_model_len_pinned: bool
@@ -127,15 +129,24 @@ def group_by_lifetime(specs: Sequence[KVCacheSpec]) -> list[tuple[Lifetime, tupl
 
 
 def plan_memory(specs: Sequence[KVCacheSpec], limits: PlanLimits) -> MemoryPlan:
-    """Size every pool: bounded ones for max_num_seqs requests, unbounded ones by `num_blocks`.
+    """Size every pool: bounded ones for max_num_seqs requests, unbounded ones by blocks or by leftover bytes.
 
     Raises:
-        MemoryPlanError: A pinned max_model_len does not fit the blocks, or the pools and weights do not fit
-            `available_bytes`; the message has the numbers and the largest value that fits.
+        MemoryPlanError: A pinned max_model_len does not fit the blocks, `kv_cache_memory_bytes` hold less
+            than one request or one block, or pools and weights do not fit `available_bytes`; the message has
+            the numbers and the nearest value that fits.
+        ValueError: Not exactly one of `num_blocks` and `kv_cache_memory_bytes` is given.
     """
     groups = group_by_lifetime(specs)
-    unbounded = any(isinstance(life, Whole) for life, _ in groups)
-    plan = _plan(groups, limits, _fit_max_model_len(limits) if unbounded else limits.max_model_len)
+    num_blocks = limits.num_blocks
+    if limits.kv_cache_memory_bytes is not None and num_blocks is None:
+        num_blocks = _blocks_in(limits.kv_cache_memory_bytes, groups, limits)
+    elif num_blocks is None or limits.kv_cache_memory_bytes is not None:
+        raise ValueError("either num_blocks or kv_cache_memory_bytes sizes the pools")
+    max_model_len = limits.max_model_len
+    if _is_unbounded(groups):
+        max_model_len = _fit_max_model_len(limits, num_blocks)
+    plan = _plan(groups, limits, num_blocks, max_model_len)
     _check_fits(plan, groups, limits)
     return plan
 
@@ -144,12 +155,16 @@ Groups = Sequence[tuple[Lifetime, tuple[KVCacheSpec, ...]]]
 """As `group_by_lifetime` returns them."""
 
 
-def _plan(groups: Groups, limits: PlanLimits, max_model_len: int) -> MemoryPlan:
-    pools = tuple(_plan_pool(life, group, limits, max_model_len) for life, group in groups)
+def _is_unbounded(groups: Groups) -> bool:
+    return any(isinstance(life, Whole) for life, _ in groups)
+
+
+def _plan(groups: Groups, limits: PlanLimits, num_blocks: int, max_model_len: int) -> MemoryPlan:
+    pools = tuple(_plan_pool(life, group, limits, num_blocks, max_model_len) for life, group in groups)
     return MemoryPlan(
         pools,
         limits.block_size,
-        limits.num_blocks,
+        num_blocks,
         max_model_len,
         limits.weight_bytes,
         _table_bytes(pools, limits, max_model_len),
@@ -164,8 +179,53 @@ def _rank(lifetime: Lifetime) -> tuple[int, int]:
     return (2, 0)
 
 
-def _fit_max_model_len(limits: PlanLimits) -> int:
-    capacity = limits.num_blocks * limits.block_size
+def _least_blocks(groups: Groups, limits: PlanLimits) -> int:
+    """Blocks without which no request can run: 0 without an unbounded pool, 1 where the length may be cut."""
+    if not _is_unbounded(groups):
+        return 0
+    return -(-limits.max_model_len // limits.block_size) if limits.max_model_len_pinned else 1
+
+
+def _cost(groups: Groups, limits: PlanLimits, num_blocks: int) -> int:
+    """Bytes of pools and tables for as many blocks, the model length cut to them."""
+    length = limits.max_model_len
+    if _is_unbounded(groups):
+        length = min(length, num_blocks * limits.block_size)
+    plan = _plan(groups, limits, num_blocks, length)
+    return plan.cache_bytes + plan.table_bytes
+
+
+def _blocks_in(num_bytes: int, groups: Groups, limits: PlanLimits) -> int:
+    """Most blocks whose pools and tables fit the bytes; bounded pools, null units and tables come first."""
+    least = _least_blocks(groups, limits)
+    needed = _cost(groups, limits, least)
+    if needed > num_bytes:
+        for_what = f"max_num_seqs={limits.max_num_seqs}"
+        if least:
+            tokens = min(limits.max_model_len, least * limits.block_size)
+            for_what += f" and one request of {tokens} tokens"
+        raise MemoryPlanError(
+            f"kv_cache_memory_bytes={num_bytes} ({_mib(num_bytes)}) is less than the caches and tables of "
+            f"{for_what} need, {needed} bytes ({_mib(needed)}); raise it to that, or lower max_num_seqs"
+            + (" or max_model_len" if limits.max_model_len_pinned else "")
+        )
+    if not least:
+        return 0
+    whole = [spec for life, specs in groups if isinstance(life, Whole) for spec in specs]
+    too_many = num_bytes // sum(spec.unit_bytes(limits.k_max) for spec in whole) + 1
+    return _largest(lambda num_blocks: _cost(groups, limits, num_blocks) <= num_bytes, least, too_many)
+
+
+def _largest(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Largest number in [low, high) that fits, low being known to and high not to."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _fit_max_model_len(limits: PlanLimits, num_blocks: int) -> int:
+    capacity = num_blocks * limits.block_size
     if limits.max_model_len <= capacity:
         return limits.max_model_len
     if not limits.max_model_len_pinned:
@@ -173,17 +233,21 @@ def _fit_max_model_len(limits: PlanLimits) -> int:
     needed = -(-limits.max_model_len // limits.block_size)
     raise MemoryPlanError(
         f"max_model_len={limits.max_model_len} needs {needed} blocks of {limits.block_size} tokens, "
-        f"num_blocks={limits.num_blocks} holds {capacity} tokens; "
+        f"num_blocks={num_blocks} holds {capacity} tokens; "
         f"the largest max_model_len that fits is {capacity}, or raise num_blocks to {needed}"
     )
 
 
 def _plan_pool(
-    lifetime: Lifetime, specs: tuple[KVCacheSpec, ...], limits: PlanLimits, max_model_len: int
+    lifetime: Lifetime,
+    specs: tuple[KVCacheSpec, ...],
+    limits: PlanLimits,
+    num_blocks: int,
+    max_model_len: int,
 ) -> PoolPlan:
     unit_bytes = sum(spec.unit_bytes(limits.k_max) for spec in specs)
     if isinstance(lifetime, Whole):
-        return PoolPlan(lifetime, specs, limits.num_blocks + 1, unit_bytes)
+        return PoolPlan(lifetime, specs, num_blocks + 1, unit_bytes)
     per_request = max(spec.max_units(max_model_len, limits.max_query, limits.lookahead) for spec in specs)
     columns = 0
     if isinstance(lifetime, Slot):
@@ -206,31 +270,34 @@ def _table_bytes(pools: Sequence[PoolPlan], limits: PlanLimits, max_model_len: i
 def _check_fits(plan: MemoryPlan, groups: Groups, limits: PlanLimits) -> None:
     if limits.available_bytes is None or plan.total_bytes <= limits.available_bytes:
         return
-    remedy = "no num_blocks fits: lower max_num_seqs, use a smaller dtype or free memory"
-    fitting = _largest_fitting(groups, limits, limits.available_bytes)
-    if fitting:
-        remedy = f"the largest num_blocks that fits is {fitting}"
-        if limits.max_model_len_pinned and fitting * limits.block_size < limits.max_model_len:
-            remedy += f", with max_model_len at most {fitting * limits.block_size}"
+    name, given = "num_blocks", limits.num_blocks
+    fitting = _largest_fitting(groups, limits, plan.num_blocks, limits.available_bytes)
+    remedy = f"the largest num_blocks that fits is {fitting}"
+    if limits.kv_cache_memory_bytes is not None:
+        name, given = "kv_cache_memory_bytes", limits.kv_cache_memory_bytes
+        room = limits.available_bytes - limits.weight_bytes
+        least = _least_blocks(groups, limits)
+        fitting = room if least and _cost(groups, limits, least) <= room else 0
+        remedy = f"the largest kv_cache_memory_bytes that fits is {fitting}"
+    elif limits.max_model_len_pinned and fitting * limits.block_size < limits.max_model_len:
+        remedy += f", with max_model_len at most {fitting * limits.block_size}"
+    if not fitting:
+        remedy = f"no {name} fits: lower max_num_seqs, use a smaller dtype or free memory"
     raise MemoryPlanError(
-        f"num_blocks={limits.num_blocks} and max_num_seqs={limits.max_num_seqs} need "
+        f"{name}={given} and max_num_seqs={limits.max_num_seqs} need "
         f"{_mib(plan.total_bytes)} (weights {_mib(plan.weight_bytes)}, caches {_mib(plan.cache_bytes)}, "
         f"tables {_mib(plan.table_bytes)}), available are {_mib(limits.available_bytes)}; {remedy}"
     )
 
 
-def _largest_fitting(groups: Groups, limits: PlanLimits, available_bytes: int) -> int:
-    """Largest num_blocks whose plan fits, the model length cut to it; 0 when not even one does."""
+def _largest_fitting(groups: Groups, limits: PlanLimits, tried: int, available_bytes: int) -> int:
+    """Largest num_blocks below `tried` whose plan fits, the length cut to it; 0 when not even one does."""
 
     def fits(num_blocks: int) -> bool:
         length = min(limits.max_model_len, num_blocks * limits.block_size)
-        return _plan(groups, evolve(limits, num_blocks=num_blocks), length).total_bytes <= available_bytes
+        return _plan(groups, limits, num_blocks, length).total_bytes <= available_bytes
 
-    low, high = 0, limits.num_blocks
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return _largest(fits, 0, tried)
 
 
 def _mib(num_bytes: int) -> str:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from attrs import define
 
-from vtcore.errors import ConfigError
-
 
 def resolve_token_budget(
     explicit: int | None, max_num_seqs: int, max_model_len: int, arch_default: int
@@ -16,11 +14,11 @@ def resolve_token_budget(
     """Decide `max_num_batched_tokens`, the query tokens one step may compute.
 
     The default never grows with `max_num_seqs`: the activations of a chunked prefill grow with the tokens
-    of a step, whatever the number of requests. It shrinks to what all rows together can hold, and every
-    running request can always get one token.
+    of a step, whatever the number of requests. It shrinks to what all rows together can hold. A given value
+    has no ceiling. Every running request can always get one token: any value is raised to max_num_seqs.
 
     Args:
-        explicit: The user's value in tokens; None applies the arch's default.
+        explicit: The user's value in tokens, >= 1; None applies the arch's default.
         max_num_seqs: Requests that run at once, >= 1.
         max_model_len: Tokens per request, >= 1.
         arch_default: The arch's own default in tokens, >= 1.
@@ -28,19 +26,10 @@ def resolve_token_budget(
     Returns:
         Tokens, >= max_num_seqs.
 
-    Raises:
-        ConfigError: `explicit` is below `max_num_seqs`.
-
-    Source: vllm.cpp model_loader.h ResolveMaxNumBatchedTokens for the default, its ceiling and floor; vLLM
-    config/scheduler.py SchedulerConfig.verify_max_model_len for refusing a value below the floor.
+    Source: vllm.cpp model_loader.h, ResolveMaxNumBatchedTokens.
     """
     if explicit is not None:
-        if explicit < max_num_seqs:
-            raise ConfigError(
-                f"$.max_num_batched_tokens: {explicit} is below max_num_seqs {max_num_seqs}, so a running "
-                f"request could starve; raise it to {max_num_seqs} or lower max_num_seqs"
-            )
-        return explicit
+        return max(explicit, max_num_seqs)
     return max(min(arch_default, max_model_len * max_num_seqs), max_num_seqs)
 
 

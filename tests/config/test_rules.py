@@ -1,0 +1,274 @@
+"""The rules for single settings, as tables; each names where its rule comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vtcore.config.decision import Given
+from vtcore.config.engine_config import Origin
+from vtcore.config.env import Environment
+from vtcore.config.rules import (
+    resolve_async_scheduling,
+    resolve_budget,
+    resolve_cache_size,
+    resolve_enforce_eager,
+    resolve_gpu_memory_utilization,
+    resolve_hash_seed,
+    resolve_jump_forward,
+    resolve_max_model_len,
+    resolve_prefix_caching,
+)
+
+
+def said(value: Any) -> Given[Any]:
+    return Given(value, Origin("keyword"))
+
+
+@pytest.mark.parametrize(
+    ("option", "is_recurrent", "value", "origin", "refused"),
+    [
+        (None, False, True, "arch: x is a plain decoder", False),
+        (None, True, False, "arch: x is recurrent", False),
+        (True, False, True, "keyword", False),
+        (False, False, False, "keyword", False),
+        (False, True, False, "keyword", False),
+        (True, True, True, "keyword", True),
+    ],
+)
+def test_prefix_caching(
+    option: bool | None, is_recurrent: bool, value: bool, origin: str, refused: bool
+) -> None:
+    """Source: vllm.cpp model_loader.h, ResolveEnablePrefixCaching."""
+    found = resolve_prefix_caching(said(option), "x", is_recurrent)
+    assert (found.value, str(found.origin), len(found.not_served), found.problem) == (
+        value,
+        origin,
+        refused,
+        "",
+    )
+
+
+VARIABLE = "environment: VT_ENABLE_JUMP_FORWARD"
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "value", "origin"),
+    [
+        (None, None, False, "default"),
+        (False, None, False, "keyword"),
+        (True, None, True, "keyword"),
+        (False, "1", True, VARIABLE),
+        (None, "true", True, VARIABLE),
+        (None, "TRUE", True, VARIABLE),
+        (None, "on", True, VARIABLE),
+        (True, "0", False, VARIABLE),
+        (True, "", False, VARIABLE),
+        (True, "True", False, VARIABLE),
+        (True, "ON", False, VARIABLE),
+        (True, "yes", False, VARIABLE),
+        (True, " 1", False, VARIABLE),
+    ],
+)
+def test_jump_forward(option: bool | None, variable: str | None, value: bool, origin: str) -> None:
+    """Source: vllm.cpp model_loader.h, JumpForwardEnabled. What comes out as on is refused by name."""
+    found = resolve_jump_forward(said(option), variable)
+    assert (found.value, str(found.origin)) == (value, origin)
+    start = "VT_ENABLE_JUMP_FORWARD: " if variable is not None else "$.enable_jump_forward: true "
+    assert [sentence.startswith(start) for sentence in found.not_served] == ([True] if value else [])
+
+
+RUNNER, SCHED = "environment: VT_ASYNC_RUNNER", "environment: VT_ASYNC_SCHED"
+CAN, CANNOT = "default: the runner overlaps steps", "default: this version's runner has one step in flight"
+
+
+@pytest.mark.parametrize(
+    ("option", "supports", "runner", "sched", "value", "origin", "refused"),
+    [
+        # the option against the runner
+        (None, True, None, None, True, CAN, ""),
+        (True, True, None, None, True, "keyword", ""),
+        (False, True, None, None, False, "keyword", ""),
+        (None, False, None, None, False, CANNOT, ""),
+        (False, False, None, None, False, "keyword", ""),
+        (True, False, None, None, True, "keyword", "$.async_scheduling: true"),
+        # VT_ASYNC_RUNNER: only a first 0 takes the support away
+        (None, True, "0", None, False, RUNNER, ""),
+        (True, True, "0", None, False, RUNNER, ""),
+        (True, False, "0", None, False, RUNNER, ""),
+        (None, True, "0ff", None, False, RUNNER, ""),
+        (False, True, "0", None, False, "keyword", ""),
+        (None, True, "", None, True, CAN, ""),
+        (None, True, "1", None, True, CAN, ""),
+        (None, True, "false", None, True, CAN, ""),
+        (None, False, "1", None, False, CANNOT, ""),
+        # VT_ASYNC_SCHED: a first 0 forces off
+        (None, True, None, "0", False, SCHED, ""),
+        (True, True, None, "0", False, SCHED, ""),
+        (True, False, None, "0", False, SCHED, ""),
+        (None, False, "1", "00", False, SCHED, ""),
+        (True, True, "0", "0", False, SCHED, ""),
+        (False, True, None, "0", False, "keyword", ""),
+        # ... and anything else would force on
+        (None, True, None, "1", True, CAN, "VT_ASYNC_SCHED: '1'"),
+        (False, True, None, "1", False, "keyword", "VT_ASYNC_SCHED: '1'"),
+        (None, False, None, "false", False, CANNOT, "VT_ASYNC_SCHED: 'false'"),
+        (None, False, "0", "", False, RUNNER, "VT_ASYNC_SCHED: ''"),
+        (True, False, None, "1", True, "keyword", "VT_ASYNC_SCHED: '1' $.async_scheduling: true"),
+    ],
+)
+def test_async_scheduling(
+    option: bool | None,
+    supports: bool,
+    runner: str | None,
+    sched: str | None,
+    value: bool,
+    origin: str,
+    refused: str,
+) -> None:
+    """Source: vllm.cpp model_loader.h, ResolveAsyncEnabled, but for what is refused."""
+    found = resolve_async_scheduling(said(option), supports, runner, sched)
+    assert (found.value, str(found.origin)) == (value, origin)
+    starts = refused.replace(" $", "\n$").splitlines()
+    assert len(found.not_served) == len(starts)
+    for sentence, start in zip(found.not_served, starts, strict=True):
+        assert sentence.startswith(start)
+
+
+@pytest.mark.parametrize("option", [None, True, False])
+@pytest.mark.parametrize("supports", [True, False])
+@pytest.mark.parametrize("runner", [None, "", "0", "1", "false"])
+@pytest.mark.parametrize("sched", [None, "0"])
+def test_async_scheduling_is_what_vllm_cpp_makes_of_it_or_is_refused(
+    option: bool | None, supports: bool, runner: str | None, sched: str | None
+) -> None:
+    """The whole matrix; refused is only what asks for more than the runner can and nothing switches off."""
+    is_runner_off = (runner or "").startswith("0")
+    theirs = option is not False and supports and not is_runner_off and sched is None
+    is_refused = option is True and not supports and not is_runner_off and sched is None
+    found = resolve_async_scheduling(said(option), supports, runner, sched)
+    assert bool(found.not_served) is is_refused
+    assert found.value is (theirs or is_refused)
+
+
+DRAWN = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("option", "environment", "seed", "origin"),
+    [
+        (None, None, None, "default: the built-in root"),
+        (None, "e", "e", "environment: VLLM_PREFIX_CACHING_HASH_SEED"),
+        ("o", "e", "o", "keyword"),
+        ("random", "e", DRAWN, "keyword: random, drawn at the start"),
+        (
+            None,
+            "random",
+            DRAWN,
+            "environment: VLLM_PREFIX_CACHING_HASH_SEED, random, drawn at the start",
+        ),
+        ("Random", None, "Random", "keyword"),
+    ],
+)
+def test_hash_seed(option: str | None, environment: str | None, seed: str | None, origin: str) -> None:
+    """Source: vllm.cpp model_loader.h, EnsureNoneHash. The order within the environment is test_env.py's."""
+    env = Environment(
+        prefix_caching_hash_seed=environment,
+        prefix_caching_hash_seed_from="VLLM_PREFIX_CACHING_HASH_SEED",
+        random_hash_seed=DRAWN,
+    )
+    found = resolve_hash_seed(said(option), env)
+    assert (found.value, str(found.origin)) == (seed, origin)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "num_bytes", "resolved", "origins", "refused"),
+    [
+        (None, None, (256, None), ("default", "default: num_blocks sizes the cache"), False),
+        (9, None, (9, None), ("keyword", "default: num_blocks sizes the cache"), False),
+        (None, 10**9, (None, 10**9), ("keyword: from kv_cache_memory_bytes", "keyword"), False),
+        (9, 10**9, (None, 10**9), ("keyword: from kv_cache_memory_bytes", "keyword"), True),
+    ],
+)
+def test_blocks_or_bytes(
+    blocks: int | None,
+    num_bytes: int | None,
+    resolved: tuple[int | None, int | None],
+    origins: tuple[str, str],
+    refused: bool,
+) -> None:
+    """Source: vllm.cpp model_loader.h, EngineParams, which lets num_blocks win over the bytes in silence."""
+    found = resolve_cache_size(said(blocks), said(num_bytes))
+    assert tuple(decision.value for decision in found) == resolved
+    assert tuple(str(decision.origin) for decision in found) == origins
+    assert [bool(decision.problem) for decision in found] == [refused, False]
+
+
+@pytest.mark.parametrize(
+    ("option", "length", "origin", "refused"),
+    [
+        (None, 4096, "checkpoint: max_position_embeddings", False),
+        ("auto", 4096, "checkpoint: max_position_embeddings", False),
+        (100, 100, "keyword", False),
+        (4096, 4096, "keyword", False),
+        (4097, 4097, "keyword", True),
+    ],
+)
+def test_max_model_len(option: int | str | None, length: int, origin: str, refused: bool) -> None:
+    """Source: vllm.cpp model_loader.h, EngineParams; `auto` is vLLM's word for the default here."""
+    found = resolve_max_model_len(said(option), 4096)
+    assert (found.value, str(found.origin), bool(found.problem)) == (length, origin, refused)
+
+
+@pytest.mark.parametrize(
+    ("option", "seqs", "length", "budget", "origin"),
+    [
+        (None, 8, 4096, 2048, "arch: of x"),
+        (None, 2, 10, 20, "arch: of x (2048), fitted to max_num_seqs and max_model_len"),
+        (77, 8, 4096, 77, "keyword"),
+        (7, 8, 4096, 8, "keyword: 7 raised to max_num_seqs, so that none starves"),
+    ],
+)
+def test_an_origin_says_why_a_budget_is_another(
+    option: int | None, seqs: int, length: int, budget: int, origin: str
+) -> None:
+    """Source: vllm.cpp model_loader.h, ResolveMaxNumBatchedTokens."""
+    found = resolve_budget(said(option), seqs, length, "x", 2048)
+    assert (found.value, str(found.origin)) == (budget, origin)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "origin", "refused"),
+    [
+        (None, True, "device: cpu captures no graphs", False),
+        (True, True, "keyword", False),
+        (False, False, "keyword", True),
+    ],
+)
+def test_a_cpu_is_eager(option: bool | None, value: bool, origin: str, refused: bool) -> None:
+    found = resolve_enforce_eager(said(option), "cpu")
+    assert (found.value, str(found.origin), bool(found.not_served)) == (value, origin, refused)
+
+
+def test_a_cpu_has_no_memory_to_share() -> None:
+    assert resolve_gpu_memory_utilization(said(None), "cpu").value is None
+    assert (
+        "set kv_cache_memory_bytes or num_blocks instead"
+        in (resolve_gpu_memory_utilization(said(0.9), "cpu").not_served[0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("origin", "where"),
+    [
+        (Origin("keyword"), ""),
+        (Origin("command line"), ""),
+        (Origin("user"), ""),
+        (Origin("config file", "a.toml"), " (from config file: a.toml)"),
+        (Origin("environment", "VTCORE_SEED"), " (from environment: VTCORE_SEED)"),
+    ],
+)
+def test_a_sentence_says_where_a_value_stands_when_it_is_not_at_hand(origin: Origin, where: str) -> None:
+    assert Given(1, origin).where == where
+    assert Given("a", origin).origin_or("default") == origin

@@ -1,0 +1,212 @@
+"""One pure function per setting whose value follows from more than a default.
+
+Does not: know the other settings, collect problems or raise; `resolve.py` does.
+"""
+
+from __future__ import annotations
+
+from vtcore.config.decision import Decision, Given
+from vtcore.config.engine_config import Origin
+from vtcore.config.env import RANDOM, Environment
+from vtcore.scheduling.token_budget import resolve_token_budget
+
+DEFAULT_NUM_BLOCKS = 256
+"""Blocks on a CPU. Source: vllm.cpp model_loader.h, EngineParams."""
+
+JUMP_FORWARD_ON: tuple[str, ...] = ("1", "true", "TRUE", "on")
+"""Texts of VT_ENABLE_JUMP_FORWARD that mean on. Source: vllm.cpp model_loader.h, JumpForwardEnabled."""
+
+
+def resolve_max_model_len(option: Given[int | str], limit: int) -> Decision[int]:
+    """A given number is kept or refused; else the checkpoint's limit, which the memory plan may lower.
+
+    Args:
+        option: A number, or "auto", which says what None says.
+        limit: max_position_embeddings.
+    """
+    if not isinstance(option.value, int):
+        return Decision(value=limit, origin=Origin("checkpoint", "max_position_embeddings"))
+    problem = ""
+    if option.value > limit:
+        problem = (
+            f"$.max_model_len: {option.value}{option.where} is above max_position_embeddings {limit} of the "
+            f"checkpoint; lower it, or leave it out"
+        )
+    return Decision(value=option.value, origin=option.origin, problem=problem)
+
+
+def resolve_budget(
+    option: Given[int], max_num_seqs: int, max_model_len: int, arch: str, arch_default: int
+) -> Decision[int]:
+    """`resolve_token_budget` with its reason."""
+    budget = resolve_token_budget(option.value, max_num_seqs, max_model_len, arch_default)
+    if option.value is None:
+        note = f"of {arch}"
+        if budget != arch_default:
+            note += f" ({arch_default}), fitted to max_num_seqs and max_model_len"
+        return Decision(value=budget, origin=Origin("arch", note))
+    if budget == option.value:
+        return Decision(value=budget, origin=option.origin)
+    return Decision(
+        value=budget,
+        origin=option.origin.because(f"{option.value} raised to max_num_seqs, so that none starves"),
+    )
+
+
+def resolve_prefix_caching(option: Given[bool], arch: str, is_recurrent: bool) -> Decision[bool]:
+    """The user's word, else on exactly for archs without recurrent state.
+
+    Source: vllm.cpp model_loader.h, ResolveEnablePrefixCaching.
+    """
+    if option.value is None:
+        kind = "recurrent" if is_recurrent else "a plain decoder"
+        return Decision(value=not is_recurrent, origin=Origin("arch", f"{arch} is {kind}"))
+    not_served: tuple[str, ...] = ()
+    if option.value and is_recurrent:
+        not_served = (
+            f"$.enable_prefix_caching: true{option.where} is not served for arch {arch!r}, whose recurrent "
+            f"state has no checkpoints to restore a prefix from in this version; set it to false or leave it "
+            f"out",
+        )
+    return Decision(value=option.value, origin=option.origin, not_served=not_served)
+
+
+def resolve_jump_forward(option: Given[bool], variable: str | None) -> Decision[bool]:
+    """The environment's word, else the user's, else off.
+
+    Args:
+        option: enable_jump_forward.
+        variable: VT_ENABLE_JUMP_FORWARD, None where unset; a text that is not in `JUMP_FORWARD_ON` is off,
+            the empty one too.
+
+    Source: vllm.cpp model_loader.h, JumpForwardEnabled.
+    """
+    if variable is not None:
+        origin = Origin("environment", "VT_ENABLE_JUMP_FORWARD")
+        if variable not in JUMP_FORWARD_ON:
+            return Decision(value=False, origin=origin)
+        return Decision(
+            value=True,
+            origin=origin,
+            not_served=(
+                f"VT_ENABLE_JUMP_FORWARD: {variable!r} switches jump-forward on, which this version, having "
+                f"no grammars, does not serve; unset the variable",
+            ),
+        )
+    not_served: tuple[str, ...] = ()
+    if option.value:
+        not_served = (
+            f"$.enable_jump_forward: true{option.where} is not served by this version, which has no "
+            f"grammars; set it to false or leave it out",
+        )
+    return Decision(value=bool(option.value), origin=option.origin_or("default"), not_served=not_served)
+
+
+def resolve_async_scheduling(
+    option: Given[bool], runner_supports: bool, async_runner: str | None, async_sched: str | None
+) -> Decision[bool]:
+    """On where the runner can, unless the user or the environment says off.
+
+    Args:
+        option: async_scheduling.
+        runner_supports: Whether the runner of this version can overlap steps.
+        async_runner: VT_ASYNC_RUNNER; a text that begins with 0 takes the runner's support away.
+        async_sched: VT_ASYNC_SCHED; a text that begins with 0 forces off. Any other, which forces on in
+            vllm.cpp even where the runner cannot, is refused.
+
+    Source: vllm.cpp model_loader.h, ResolveAsyncEnabled. That one lets `True` fall back to off where the
+    runner lacks support; here it is refused.
+    """
+    not_served: tuple[str, ...] = ()
+    if async_sched is not None and not async_sched.startswith("0"):
+        not_served += (
+            f"VT_ASYNC_SCHED: {async_sched!r} would force asynchronous scheduling on even where the runner "
+            f"lacks it, which is not served; unset the variable, or set it to 0 to force it off",
+        )
+    if option.value is not False:
+        for name, text in (("VT_ASYNC_SCHED", async_sched), ("VT_ASYNC_RUNNER", async_runner)):
+            if (text or "").startswith("0"):
+                return Decision(value=False, origin=Origin("environment", name), not_served=not_served)
+    if option.value and not runner_supports:
+        not_served += (
+            f"$.async_scheduling: true{option.where} is not served by this version, whose runner has one "
+            f"step in flight; set it to false or leave it out",
+        )
+    value = runner_supports if option.value is None else option.value
+    note = "the runner overlaps steps" if runner_supports else "this version's runner has one step in flight"
+    return Decision(value=value, origin=option.origin_or("default", note), not_served=not_served)
+
+
+def resolve_hash_seed(option: Given[str], env: Environment) -> Decision[str | None]:
+    """The user's text, else the environment's, else the built-in root.
+
+    `RANDOM` from any of them is what was drawn while the environment was read: this function stays pure, and
+    a child process that is sent the environment hashes alike.
+
+    Source: vllm.cpp model_loader.h, EnsureNoneHash.
+    """
+    text, origin = option.value, option.origin
+    if text is None:
+        text = env.prefix_caching_hash_seed
+        origin = Origin("environment", env.prefix_caching_hash_seed_from)
+    if text is None:
+        return Decision(value=None, origin=Origin("default", "the built-in root"))
+    if text == RANDOM:
+        return Decision(value=env.random_hash_seed, origin=origin.because("random, drawn at the start"))
+    return Decision(value=text, origin=origin)
+
+
+def resolve_enforce_eager(option: Given[bool], device: str) -> Decision[bool]:
+    """Eager on a cpu, which has no graphs to capture."""
+    not_served: tuple[str, ...] = ()
+    if option.value is False:
+        not_served = (
+            f"$.enforce_eager: false{option.where} is not served on device {device!r}, which captures no "
+            f"graphs; set it to true or leave it out",
+        )
+    return Decision(
+        value=True if option.value is None else option.value,
+        origin=option.origin_or("device", f"{device} captures no graphs"),
+        not_served=not_served,
+    )
+
+
+def resolve_gpu_memory_utilization(option: Given[float], device: str) -> Decision[float | None]:
+    """Nothing to share out on a cpu."""
+    not_served: tuple[str, ...] = ()
+    if option.value is not None:
+        not_served = (
+            f"$.gpu_memory_utilization: {option.value}{option.where} is not served on device {device!r}, "
+            f"which has no memory of its own to share; set kv_cache_memory_bytes or num_blocks instead",
+        )
+    return Decision(value=option.value, origin=option.origin_or("device", device), not_served=not_served)
+
+
+def resolve_cache_size(
+    num_blocks: Given[int], num_bytes: Given[int]
+) -> tuple[Decision[int | None], Decision[int | None]]:
+    """Blocks or bytes, never both; blocks by default.
+
+    Returns:
+        num_blocks and kv_cache_memory_bytes, one of them None.
+
+    Source: vllm.cpp model_loader.h, EngineParams, and its later kv_cache_memory_bytes, which there loses
+    silently against num_blocks.
+    """
+    if num_bytes.value is None:
+        blocks = DEFAULT_NUM_BLOCKS if num_blocks.value is None else num_blocks.value
+        origin = num_blocks.origin_or("default")
+        return (
+            Decision(value=blocks, origin=origin),
+            Decision(value=None, origin=Origin("default", "num_blocks sizes the cache")),
+        )
+    problem = ""
+    if num_blocks.value is not None:
+        problem = (
+            f"$.num_blocks: {num_blocks.value}{num_blocks.where} and kv_cache_memory_bytes "
+            f"{num_bytes.value}{num_bytes.where} both size the cache; leave one of them out"
+        )
+    return (
+        Decision(value=None, origin=num_bytes.origin.because("from kv_cache_memory_bytes"), problem=problem),
+        Decision(value=num_bytes.value, origin=num_bytes.origin),
+    )
