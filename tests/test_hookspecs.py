@@ -10,12 +10,18 @@ import pytest
 import vtcore
 from vtcore import hookspecs
 from vtcore.hookspecs import HOOK_POINTS, HOOK_VERSIONS, PROJECT
-from vtcore.interfaces.registry_entries import ArchEntry, KVCacheSpecEntry, SchedulerPolicyEntry
+from vtcore.interfaces.registry_entries import (
+    ArchEntry,
+    CheckpointSourceEntry,
+    KVCacheSpecEntry,
+    SchedulerPolicyEntry,
+)
 
 SNAPSHOT = {
     "vtcore_register_archs": "() -> 'Iterable[ArchEntry]'",
     "vtcore_register_kv_cache_specs": "() -> 'Iterable[KVCacheSpecEntry]'",
     "vtcore_register_scheduler_policies": "() -> 'Iterable[SchedulerPolicyEntry]'",
+    "vtcore_register_checkpoint_sources": "() -> 'Iterable[CheckpointSourceEntry]'",
 }
 
 
@@ -55,7 +61,7 @@ def test_unknown_public_names_are_attribute_errors() -> None:
         _ = vtcore.nothing
 
 
-@pytest.mark.parametrize("cls", [ArchEntry, KVCacheSpecEntry, SchedulerPolicyEntry])
+@pytest.mark.parametrize("cls", [ArchEntry, KVCacheSpecEntry, SchedulerPolicyEntry, CheckpointSourceEntry])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -90,3 +96,9 @@ def test_an_arch_matches_lists_of_names_only(value: Any) -> None:
 def test_an_arch_that_could_match_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="both empty"):
         ArchEntry(name="a", implementation="m:C")
+
+
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_whether_a_source_serves_bare_ids_is_a_bool(value: Any) -> None:
+    with pytest.raises(ValueError, match=f"serves_bare_ids is {value!r}, not True or False"):
+        CheckpointSourceEntry(name="a", implementation="m:C", serves_bare_ids=value)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vtcore.hookspecs import hookimpl
-from vtcore.interfaces.registry_entries import KVCacheSpecEntry, SchedulerPolicyEntry
+from vtcore.interfaces.registry_entries import CheckpointSourceEntry, KVCacheSpecEntry, SchedulerPolicyEntry
 
-VTCORE_API = {"kv_cache_specs": "0.1", "scheduler_policies": "0.1"}
+VTCORE_API = {"kv_cache_specs": "0.1", "scheduler_policies": "0.1", "checkpoint_sources": "0.1"}
 
 
 @hookimpl
@@ -38,5 +38,18 @@ def vtcore_register_scheduler_policies() -> Iterable[SchedulerPolicyEntry]:
             name="fcfs",
             implementation="vtcore.scheduling.policies.fcfs:FcfsPolicy",
             description="first come, first served",
+        ),
+    )
+
+
+@hookimpl
+def vtcore_register_checkpoint_sources() -> Iterable[CheckpointSourceEntry]:
+    """The public hub and its mirrors."""
+    return (
+        CheckpointSourceEntry(
+            name="hub",
+            implementation="vtcore.checkpoint.hub:HubSource",
+            serves_bare_ids=True,
+            description="models of the Hugging Face Hub, by id: ORG/NAME",
         ),
     )

@@ -10,9 +10,16 @@ from collections.abc import Iterable, Mapping
 import pluggy
 from attrs import frozen
 
+from vtcore.interfaces.checkpoint_source import CheckpointSource
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec
 from vtcore.interfaces.model_arch import ModelArch
-from vtcore.interfaces.registry_entries import ArchEntry, Entry, KVCacheSpecEntry, SchedulerPolicyEntry
+from vtcore.interfaces.registry_entries import (
+    ArchEntry,
+    CheckpointSourceEntry,
+    Entry,
+    KVCacheSpecEntry,
+    SchedulerPolicyEntry,
+)
 from vtcore.interfaces.scheduler_policy import SchedulerPolicy
 
 PROJECT = "vtcore"
@@ -22,7 +29,12 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a plugin's functions; plugins import it as `from vtcore import hookimpl`."""
 
-HOOK_VERSIONS: Mapping[str, str] = {"archs": "0.1", "kv_cache_specs": "0.1", "scheduler_policies": "0.1"}
+HOOK_VERSIONS: Mapping[str, str] = {
+    "archs": "0.1",
+    "kv_cache_specs": "0.1",
+    "scheduler_policies": "0.1",
+    "checkpoint_sources": "0.1",
+}
 """API version of each hook with its interface; a plugin repeats those it implements in `VTCORE_API`."""
 
 
@@ -49,6 +61,15 @@ def vtcore_register_scheduler_policies() -> Iterable[SchedulerPolicyEntry]:
     """Describe scheduler policies.
 
     Called once while the registry is built; touches no device and imports no implementation. New in 0.1.
+    """
+    return ()
+
+
+@hookspec
+def vtcore_register_checkpoint_sources() -> Iterable[CheckpointSourceEntry]:
+    """Describe where checkpoints can be fetched from.
+
+    Called once while the registry is built; touches no network and imports no implementation. New in 0.1.
     """
     return ()
 
@@ -93,6 +114,13 @@ HOOK_POINTS: tuple[HookPoint, ...] = (
         hook="vtcore_register_scheduler_policies",
         entry=SchedulerPolicyEntry,
         interface=SchedulerPolicy,
+    ),
+    HookPoint(
+        kind="checkpoint_source",
+        api="checkpoint_sources",
+        hook="vtcore_register_checkpoint_sources",
+        entry=CheckpointSourceEntry,
+        interface=CheckpointSource,
     ),
 )
 """All hooks, in the order in which their entries are listed."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from vtcore.checkpoint.source import open_checkpoint
-from vtcore.errors import CheckpointError, UnsupportedFeatureError
+from vtcore.checkpoint.source import check_listed_files, open_checkpoint
+from vtcore.errors import CheckpointError, IncompleteCheckpointError, UnsupportedFeatureError
 
 CONFIG: dict[str, Any] = {"architectures": ["SomeForCausalLM"], "model_type": "some"}
 
@@ -193,3 +193,54 @@ def test_what_the_config_tells_comes_before_missing_weights(tmp_path: Path) -> N
     config = {**CONFIG, "quantization_config": {"quant_method": "awq"}}
     with pytest.raises(UnsupportedFeatureError, match="method awq"):
         open_checkpoint(write(tmp_path, config))
+
+
+def test_shards_that_the_index_names_must_be_there_unless_no_weights_are_needed(tmp_path: Path) -> None:
+    write(tmp_path, CONFIG, "b.safetensors")
+    files = ["a.safetensors", "b.safetensors", "c.safetensors"]
+    weight_map = {f"tensor.{index}": file for index, file in enumerate(files)}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(
+        IncompleteCheckpointError, match=r"lacks 2 of 3 weight files, first a\.safetensors .*run it again"
+    ):
+        open_checkpoint(tmp_path)
+    assert open_checkpoint(tmp_path, needs_weights=False).hf_config == CONFIG
+    for file in files:
+        (tmp_path / file).write_bytes(b"")
+    open_checkpoint(tmp_path)
+
+
+def test_shards_are_counted_by_their_numbers_where_there_is_no_index(tmp_path: Path) -> None:
+    write(tmp_path, CONFIG, "model-00002-of-00003.safetensors")
+    with pytest.raises(IncompleteCheckpointError, match=r"2 of 3 weight files, first model-00001-of-00003"):
+        open_checkpoint(tmp_path)
+
+
+def test_without_weights_only_the_config_decides(tmp_path: Path) -> None:
+    write(tmp_path, CONFIG)
+    open_checkpoint(tmp_path, needs_weights=False)
+    with pytest.raises(IncompleteCheckpointError, match=r"no \*\.safetensors"):
+        open_checkpoint(tmp_path)
+    write(tmp_path, {**CONFIG, "quantization_config": {"quant_method": "awq"}})
+    with pytest.raises(UnsupportedFeatureError, match="awq"):
+        open_checkpoint(tmp_path, needs_weights=False)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["config.json", "model.bin"], r"org/m has only pickled weights \(model\.bin\)"),
+        (["config.json", "model.gguf"], "org/m/model.gguf is a GGUF checkpoint"),
+        (["adapter_config.json", "adapter_model.safetensors"], "org/m is an adapter"),
+        (["README.md"], r"org/m has no config\.json"),
+        (["config.json"], r"org/m has config\.json but no"),
+    ],
+)
+def test_a_listing_is_judged_by_the_same_rules_as_a_directory(names: list[str], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        check_listed_files("org/m", names)
+
+
+def test_a_listing_without_weights_passes_where_none_are_needed() -> None:
+    check_listed_files("org/m", ["config.json", "model.bin"], needs_weights=False)
+    check_listed_files("org/m", ["config.json", "model.safetensors"])

@@ -13,7 +13,8 @@ import torch
 
 from vtcore import hookimpl
 from vtcore.checkpoint.parameters import load_parameters
-from vtcore.checkpoint.safetensors import INDEX_FILE, SafetensorsFormat
+from vtcore.checkpoint.safetensors import SafetensorsFormat
+from vtcore.checkpoint.shards import INDEX_FILE
 from vtcore.checkpoint.source import open_checkpoint
 from vtcore.checkpoint.writer import plan_shards
 from vtcore.cli import make_checkpoint as command

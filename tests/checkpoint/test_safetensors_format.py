@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from vtcore.checkpoint.format import InMemoryFormat
-from vtcore.checkpoint.safetensors import INDEX_FILE, SafetensorsFormat
+from vtcore.checkpoint.safetensors import SafetensorsFormat
+from vtcore.checkpoint.shards import INDEX_FILE
 from vtcore.errors import CheckpointError, MissingTensorError
 
 A = torch.arange(12, dtype=torch.float32).reshape(4, 3)

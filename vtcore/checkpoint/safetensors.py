@@ -5,7 +5,6 @@ Does not: decide which tensors a model needs, convert or fuse them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ from safetensors import SafetensorError, safe_open
 from vtcore.checkpoint.format import StoredInfo
 from vtcore.checkpoint.json_file import read_json_object
 from vtcore.checkpoint.safetensors_header import read_header
-from vtcore.errors import CheckpointError, MissingTensorError
-
-INDEX_FILE = "model.safetensors.index.json"
-_SHARD_NUMBER = re.compile(r"^(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>\d{5})\.safetensors$")
+from vtcore.checkpoint.shards import INDEX_FILE, find_missing_shards, index_files
+from vtcore.errors import CheckpointError, IncompleteCheckpointError, MissingTensorError
 
 
 class SafetensorsFormat:
@@ -29,14 +26,17 @@ class SafetensorsFormat:
         directory: Holds *.safetensors and perhaps model.safetensors.index.json, which then decides.
 
     Raises:
-        CheckpointError: A shard is missing, truncated or malformed; the index names an absent file or a
-            tensor that its shard lacks; two files hold one tensor and no index chooses.
+        IncompleteCheckpointError: A shard is missing.
+        CheckpointError: A shard is truncated or malformed; the index names a tensor that its shard lacks; two
+            files hold one tensor and no index chooses.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._open: dict[str, Any] = {}
         index_path = directory / INDEX_FILE
+        if missing := find_missing_shards(directory):
+            raise IncompleteCheckpointError(f"{directory} lacks {missing}; download them again")
         if index_path.is_file():
             self._names = _names_by_index(directory, index_path)
         else:
@@ -78,7 +78,6 @@ def _names_by_listing(directory: Path) -> dict[str, StoredInfo]:
     files = sorted(f.name for f in directory.glob("*.safetensors"))
     if not files:
         raise CheckpointError(f"{directory} has no *.safetensors")
-    _check_shard_numbers(directory, files)
     names: dict[str, StoredInfo] = {}
     for file in files:
         for name, info in read_header(directory / file).items():
@@ -91,35 +90,9 @@ def _names_by_listing(directory: Path) -> dict[str, StoredInfo]:
     return names
 
 
-def _check_shard_numbers(directory: Path, files: list[str]) -> None:
-    for match in filter(None, (_SHARD_NUMBER.match(f) for f in files)):
-        count = int(match["count"])
-        wanted = [f"{match['stem']}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-        _refuse_absent(
-            directory, [w for w in wanted if w not in files], f"the shards are numbered to {count}"
-        )
-
-
-def _refuse_absent(directory: Path, absent: list[str], reason: str) -> None:
-    if absent:
-        raise CheckpointError(
-            f"{directory} lacks {len(absent)} weight file(s): {', '.join(absent[:5])} ({reason}); download "
-            f"them again"
-        )
-
-
 def _names_by_index(directory: Path, index_path: Path) -> dict[str, StoredInfo]:
-    weight_map = read_json_object(index_path).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index_path} has no `weight_map` object")
-    for name, file in weight_map.items():
-        if not isinstance(file, str) or not file or Path(file).name != file:
-            raise CheckpointError(
-                f"{index_path}: tensor {name} must name a file of the same folder, found {file!r}"
-            )
-    files = sorted(set(weight_map.values()))
-    absent = [f for f in files if not (directory / f).is_file()]
-    _refuse_absent(directory, absent, f"{INDEX_FILE} names them")
+    files = index_files(index_path)
+    weight_map = read_json_object(index_path)["weight_map"]
     headers = {file: read_header(directory / file) for file in files}
     names: dict[str, StoredInfo] = {}
     for name, file in weight_map.items():

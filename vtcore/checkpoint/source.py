@@ -1,20 +1,21 @@
 """Opens a checkpoint directory and refuses, before any weight is read, what cannot be served.
 
-Does not: read weights, choose an architecture or check its fields.
+Does not: read weights, choose an architecture, check its fields or fetch anything.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
 from vtcore.checkpoint.json_file import read_json_object, read_json_object_if_present
-from vtcore.errors import CheckpointError, UnsupportedFeatureError
+from vtcore.checkpoint.shards import find_missing_shards
+from vtcore.errors import CheckpointError, IncompleteCheckpointError, UnsupportedFeatureError
 
 _DRAFTER_ARCHITECTURE = re.compile(r"DFlash|Eagle|Medusa|Speculator|Draft(er)?Model", re.IGNORECASE)
 # Source: config.json of public DFlash, EAGLE and speculators releases.
@@ -48,27 +49,35 @@ class CheckpointDir:
         return tuple(self.hf_config.get("architectures") or ())
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> CheckpointDir:
+def open_checkpoint(path: str | os.PathLike[str], *, needs_weights: bool = True) -> CheckpointDir:
     """Read a checkpoint directory's configs.
 
     Args:
         path: A local directory with config.json and *.safetensors.
+        needs_weights: Whether every weight file must be there; False asks for config.json only.
 
     Raises:
         UnsupportedFeatureError: GGUF, quantized weights, an adapter or a drafter.
+        IncompleteCheckpointError: Weight files are missing.
         CheckpointError: Anything else that is missing or malformed, with the remedy.
     """
     directory = Path(path)
-    _check_is_directory(directory)
-    _refuse_adapter(directory)
+    check_is_directory(directory)
+    names = [file.name for file in directory.iterdir() if file.is_file()]
+    _check_names(directory, names)
     config_path = directory / "config.json"
-    if not config_path.is_file():
-        raise _no_config_error(directory)
     hf_config = read_json_object(config_path)
     _refuse_drafter(directory, hf_config)
     _refuse_quantized(directory, hf_config)
     _check_architectures(config_path, hf_config)
-    _check_has_weights(directory)
+    if needs_weights:
+        _check_has_weights(directory, names)
+        if missing := find_missing_shards(directory):
+            raise IncompleteCheckpointError(
+                f"{directory} lacks {len(missing.files)} of {missing.total} weight files, first "
+                f"{missing.files[0]} ({missing.reason}); the download broke off, run it again (for a model "
+                f"of the hub: vtcore pull MODEL)"
+            )
     return CheckpointDir(
         directory=directory,
         hf_config=hf_config,
@@ -77,52 +86,73 @@ def open_checkpoint(path: str | os.PathLike[str]) -> CheckpointDir:
     )
 
 
-def _check_is_directory(path: Path) -> None:
+def check_listed_files(where: str, names: Collection[str], *, needs_weights: bool = True) -> None:
+    """Judge a checkpoint by the names of its files alone, before any is fetched.
+
+    Args:
+        where: What to call the checkpoint.
+        names: Files of its outermost folder.
+        needs_weights: Whether there must be *.safetensors.
+
+    Raises:
+        CheckpointError: As `open_checkpoint` raises it.
+    """
+    _check_names(where, names)
+    if needs_weights:
+        _check_has_weights(where, names)
+
+
+def check_is_directory(path: Path) -> None:
+    """Refuse a path that is no directory.
+
+    Raises:
+        UnsupportedFeatureError: It names a GGUF file.
+        CheckpointError: It is a file, or nothing.
+    """
     if path.is_dir():
         return
     if path.name.lower().endswith(".gguf"):
         raise _gguf_error(path)
     if path.exists():
         raise CheckpointError(f"{path} is a file; give the directory that holds config.json and the weights")
-    raise CheckpointError(
-        f"{path} does not exist; give a local directory (a model of a hub must be downloaded first)"
-    )
+    raise CheckpointError(f"{path} does not exist; give the directory of a checkpoint")
 
 
-def _gguf_error(path: Path) -> UnsupportedFeatureError:
+def _gguf_error(path: object) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"{path} is a GGUF checkpoint, which no installed plugin reads; use the safetensors form of the model"
     )
 
 
-def _files(directory: Path, *suffixes: str) -> list[str]:
-    return sorted(f.name for f in directory.iterdir() if f.is_file() and f.name.lower().endswith(suffixes))
+def _ending(names: Collection[str], *suffixes: str) -> list[str]:
+    return sorted(name for name in names if name.lower().endswith(suffixes))
 
 
-def _refuse_adapter(directory: Path) -> None:
+def _check_names(where: object, names: Collection[str]) -> None:
     """Full weights beside an adapter's files are a merged model and pass."""
-    weights = _files(directory, *_WEIGHT_SUFFIXES)
-    if any(not name.startswith(_ADAPTER_WEIGHTS) for name in weights):
-        return
-    evidence = [_ADAPTER_CONFIG] if (directory / _ADAPTER_CONFIG).is_file() else weights
-    if evidence:
-        raise UnsupportedFeatureError(
-            f"{directory} is an adapter ({evidence[0]}, no full weights), which is not served; merge it into "
-            f"its base model and give that directory"
-        )
+    weights = _ending(names, *_WEIGHT_SUFFIXES)
+    if not any(not name.startswith(_ADAPTER_WEIGHTS) for name in weights):
+        evidence = [_ADAPTER_CONFIG] if _ADAPTER_CONFIG in names else weights
+        if evidence:
+            raise UnsupportedFeatureError(
+                f"{where} is an adapter ({evidence[0]}, no full weights), which is not served; merge it into "
+                f"its base model and give that directory"
+            )
+    if "config.json" not in names:
+        raise _no_config_error(where, names)
 
 
-def _no_config_error(directory: Path) -> CheckpointError:
-    if (directory / "speculators_config.json").is_file():
-        return _drafter_error(directory, "it has speculators_config.json")
-    if _files(directory, ".gguf") and not _files(directory, ".safetensors"):
-        return _gguf_error(directory / _files(directory, ".gguf")[0])
-    return CheckpointError(f"{directory} has no config.json; give the directory of a complete checkpoint")
+def _no_config_error(where: object, names: Collection[str]) -> CheckpointError:
+    if "speculators_config.json" in names:
+        return _drafter_error(where, "it has speculators_config.json")
+    if _ending(names, ".gguf") and not _ending(names, ".safetensors"):
+        return _gguf_error(f"{where}/{_ending(names, '.gguf')[0]}")
+    return CheckpointError(f"{where} has no config.json; give the directory of a complete checkpoint")
 
 
-def _drafter_error(directory: Path, evidence: str) -> UnsupportedFeatureError:
+def _drafter_error(where: object, evidence: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"{directory} is a drafter, not a model ({evidence}); give the target model's directory instead"
+        f"{where} is a drafter, not a model ({evidence}); give the target model's directory instead"
     )
 
 
@@ -173,16 +203,18 @@ def _check_architectures(config_path: Path, hf_config: Mapping[str, Any]) -> Non
         )
 
 
-def _check_has_weights(directory: Path) -> None:
-    if _files(directory, *_WEIGHT_SUFFIXES):
+def _check_has_weights(where: object, names: Collection[str]) -> None:
+    if _ending(names, *_WEIGHT_SUFFIXES):
         return
-    pickles = _files(directory, *_PICKLE_SUFFIXES)
+    pickles = _ending(names, *_PICKLE_SUFFIXES)
     if pickles:
         raise UnsupportedFeatureError(
-            f"{directory} has only pickled weights ({pickles[0]}), which are never read because loading them "
+            f"{where} has only pickled weights ({pickles[0]}), which are never read because loading them "
             f"can run code; convert them to safetensors"
         )
-    ggufs = _files(directory, ".gguf")
+    ggufs = _ending(names, ".gguf")
     if ggufs:
-        raise _gguf_error(directory / ggufs[0])
-    raise CheckpointError(f"{directory} has config.json but no *.safetensors; the download is incomplete")
+        raise _gguf_error(f"{where}/{ggufs[0]}")
+    raise IncompleteCheckpointError(
+        f"{where} has config.json but no *.safetensors; if it is a download that broke off, run it again"
+    )

@@ -14,7 +14,7 @@ import torch
 from attrs import frozen
 from safetensors.torch import save
 
-from vtcore.checkpoint.safetensors import INDEX_FILE
+from vtcore.checkpoint.shards import INDEX_FILE
 
 
 @frozen

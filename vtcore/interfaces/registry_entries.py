@@ -32,6 +32,11 @@ def _check_text(entry: object, attribute: Attribute[str], value: object) -> None
         raise ValueError(f"{attribute.name} is {value!r}, not a text")
 
 
+def _check_flag(entry: object, attribute: Attribute[bool], value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{attribute.name} is {value!r}, not True or False")
+
+
 def _names(value: Any) -> Any:
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
@@ -94,5 +99,23 @@ class SchedulerPolicyEntry:
     description: str = field(default="", validator=_check_text)
 
 
-Entry = ArchEntry | KVCacheSpecEntry | SchedulerPolicyEntry
+@frozen(kw_only=True)
+class CheckpointSourceEntry:
+    """One checkpoint source.
+
+    Args:
+        name: Registry name; MODEL reaches the source as `NAME` or `NAME://...`.
+        implementation: `package.module:Class`, a `CheckpointSource`.
+        serves_bare_ids: It serves a MODEL that is neither a directory nor a name or URI of a source. One
+            source at most does.
+        description: One line for `vtcore plugins list`.
+    """
+
+    name: str = field(validator=_check_name)
+    implementation: str = field(validator=_check_path)
+    serves_bare_ids: bool = field(default=False, validator=_check_flag)
+    description: str = field(default="", validator=_check_text)
+
+
+Entry = ArchEntry | KVCacheSpecEntry | SchedulerPolicyEntry | CheckpointSourceEntry
 """Any description a hook may return."""
