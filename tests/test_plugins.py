@@ -522,3 +522,29 @@ def test_importing_vtcore_and_listing_plugins_import_no_implementation() -> None
     implementations = {entry["implementation"].partition(":")[0] for entry in listed["entries"]}
     assert implementations
     assert not implementations & modules
+
+
+def test_a_plugin_that_fails_in_registration_taints_none_asked_after_it(install: Install) -> None:
+    wrong = policy_source("aaa").replace("@hookimpl\n", "@hookimpl(specname='vtcore_register_nothing')\n")
+    install("aaa-dist", wrong)
+    install("bbb-dist", policy_source("bbb"))
+    registry = build_registry(allow=["aaa-dist", "bbb-dist"], keep_going=True)
+    assert registry.policy("bbb").distribution == "bbb-dist"
+    [problem] = [p for p in registry.problems if p.plugin == "aaa-dist"]
+    assert "vtcore_register_nothing" in problem.message
+    assert "aaa" not in registry.policies
+
+
+def test_keeping_on_gives_a_contested_name_to_the_first_and_reports_the_second() -> None:
+    modules = [module_of(policy_source("fair"), name) for name in ("dist_a", "dist_b")]
+    registry = build_registry(extra=modules, entry_points=False, keep_going=True)
+    assert registry.policy("fair").distribution == "dist_a"
+    [problem] = registry.problems
+    assert (problem.distribution, problem.name) == ("dist_b", "fair")
+    assert isinstance(problem.error, DuplicateNameError)
+
+
+def test_a_registered_plugin_says_for_which_hook_versions_it_was_written() -> None:
+    [builtin, mine] = registry_of(policy_source("fair")).plugins
+    assert mine.api == {"scheduler_policies": "0.1"}
+    assert builtin.api["kv_cache_specs"]

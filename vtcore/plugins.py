@@ -11,25 +11,24 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import Distribution, EntryPoint, distributions, version
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from types import ModuleType
 
 import pluggy
-from attrs import frozen
+from attrs import evolve, frozen
 
 from vtcore import builtin, hookspecs
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.errors import ConfigError, PluginApiError, PluginError, PluginLoadError
 from vtcore.hookspecs import HOOK_POINTS, HOOK_VERSIONS, PROJECT, HookPoint
+from vtcore.host.installed import GROUP as GROUP
+from vtcore.host.installed import announced_plugins, pip_command
 from vtcore.interfaces.registry_entries import Entry
 from vtcore.ownership import freeze_registry
 from vtcore.registry import PluginInfo, PluginRegistry, Problem, Registered, distribution_key
 from vtcore.suggest import did_you_mean
-
-GROUP = "vtcore.plugins"
-"""Entry-point group in which plugin modules are announced."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +49,7 @@ def build_registry(
     allow: Iterable[str] | None = None,
     block: Iterable[str] = (),
     owners: Mapping[str, str] | None = None,
+    keep_going: bool = False,
 ) -> PluginRegistry:
     """Build a fresh registry.
 
@@ -61,6 +61,8 @@ def build_registry(
             own entries, `extra` and `files` always load.
         block: Entry-point names that are not even imported.
         owners: Which distribution serves a contested name: {"arch:NAME": "DISTRIBUTION"}.
+        keep_going: A plugin that fails although asked for, and a contested name, become problems of the
+            registry and no errors; of a name's claimants the first then serves it. For looking only.
 
     Raises:
         PluginLoadError: A plugin that was asked for cannot be imported, or breaks the rules of a hook.
@@ -80,7 +82,7 @@ def build_registry(
     problems: list[Problem] = []
     owners = owners or {}
     if entry_points or allow is not None or block:
-        installed, stale = _installed(entry_points)
+        installed, stale = announced_plugins() if entry_points else ([], [])
         problems += stale
         candidates += _selected(installed, allow, tuple(block), owners)
     candidates += [_from_module(module) for module in extra]
@@ -88,77 +90,32 @@ def build_registry(
 
     loaded: list[PluginInfo] = []
     offers: list[Registered[Entry]] = []
+    asked = pluggy.PluginManager(PROJECT)
+    asked.add_hookspecs(hookspecs)
     for candidate in candidates:
         try:
-            offers += _ask(candidate)
+            info, answers = _ask(candidate, asked)
         except PluginError as error:
-            if candidate.asked_for:
+            if candidate.asked_for and not keep_going:
                 raise
-            info = candidate.info
-            problems.append(
-                Problem(
-                    plugin=info.plugin,
-                    distribution=info.distribution,
-                    version=info.version,
-                    message=str(error),
-                    error=error,
-                )
-            )
+            problems.append(_problem(candidate.info, error))
         else:
-            loaded.append(candidate.info)
-    if problems:
+            loaded.append(info)
+            offers += answers
+    if problems and not keep_going:
         _log.warning("plugins with problems: %s", "; ".join(problem.message for problem in problems))
-    return freeze_registry(offers, owners, loaded, problems)
+    return freeze_registry(offers, owners, loaded, problems, keep_going)
 
 
-def registry_for(options: UserOptions, environment: Environment) -> PluginRegistry:
+def registry_for(options: UserOptions, environment: Environment, keep_going: bool = False) -> PluginRegistry:
     """Build the registry that a user's options and environment ask for; raises as `build_registry`."""
     return build_registry(
+        keep_going=keep_going,
         files=options.plugin_files or (),
         allow=environment.plugins,
         block=environment.plugins_block,
         owners=options.plugin_owners,
     )
-
-
-def _installed(search: bool) -> tuple[list[tuple[EntryPoint, PluginInfo]], list[Problem]]:
-    """All announced plugins, sorted by distribution and name; of one distribution's metadata the first on
-    the path counts, as for imports, and a differing second one is a problem."""
-    first: dict[str, tuple[Distribution, tuple[EntryPoint, ...]]] = {}
-    stale: dict[tuple[str, str], Problem] = {}
-    for distribution in distributions() if search else ():
-        points = tuple(sorted(distribution.entry_points.select(group=GROUP), key=lambda point: point.name))
-        # Half-removed metadata has no name; importlib.metadata then yields None against its annotation.
-        name: str | None = distribution.metadata["Name"] if points else None
-        if name is None:
-            continue
-        key = distribution_key(name)
-        if key not in first:
-            first[key] = (distribution, points)
-            continue
-        seen, seen_points = first[key]
-        if (distribution.version, points) != (seen.version, seen_points):
-            stale[key, distribution.version] = Problem(
-                plugin=points[0].name,
-                distribution=name,
-                version=distribution.version,
-                message=f"{name} has two different installations on the path, {seen.version} (used) and "
-                f"{distribution.version}; uninstall it and install it once",
-            )
-    found = [
-        (
-            point,
-            PluginInfo(
-                plugin=point.name,
-                distribution=distribution.metadata["Name"],
-                version=distribution.version,
-                source=point.value,
-            ),
-        )
-        for _, (distribution, points) in sorted(first.items())
-        for point in points
-    ]
-    return found, list(stale.values())
 
 
 def _selected(
@@ -222,8 +179,28 @@ def _from_file(path: Path) -> _Candidate:
     return _Candidate(info=info, load=load, asked_for=True)
 
 
-def _ask(candidate: _Candidate) -> list[Registered[Entry]]:
-    """Import one plugin, check it and ask every hook, in a pluggy of its own so that blame is certain."""
+def _problem(info: PluginInfo, error: PluginError) -> Problem:
+    if not info.version:
+        remedy = f"mend {info.source}, or leave it out"
+    elif isinstance(error, PluginApiError):
+        remedy = pip_command("install", "-U", "vtcore", info.distribution)
+    else:
+        remedy = (
+            f"{pip_command('install', '--force-reinstall', info.distribution)}, or leave it out with "
+            f"VTCORE_PLUGINS_BLOCK={info.plugin}"
+        )
+    return Problem(
+        plugin=info.plugin,
+        distribution=info.distribution,
+        version=info.version,
+        message=str(error),
+        remedy=remedy,
+        error=error,
+    )
+
+
+def _ask(candidate: _Candidate, asked: pluggy.PluginManager) -> tuple[PluginInfo, list[Registered[Entry]]]:
+    """Import one plugin, check it and ask every hook, alone in `asked` so that blame is certain."""
     info = candidate.info
     try:
         module = candidate.load()
@@ -232,13 +209,19 @@ def _ask(candidate: _Candidate) -> list[Registered[Entry]]:
     except (Exception, SystemExit) as cause:
         raise PluginLoadError(f"{info}: cannot import it: {type(cause).__name__}: {cause}") from cause
     _check_marks(module, info)
-    asked = pluggy.PluginManager(PROJECT)
-    asked.add_hookspecs(hookspecs)
     try:
         asked.register(module, name=info.plugin)
         asked.check_pending()
+        offers = _answers(module, info, asked)
     except pluggy.PluginValidationError as cause:
         raise PluginLoadError(f"{info}: {cause}") from cause
+    finally:
+        asked.unregister(name=info.plugin)
+    declared: Mapping[object, object] = getattr(module, "VTCORE_API", {})
+    return evolve(info, api={str(key): str(value) for key, value in declared.items()}), offers
+
+
+def _answers(module: object, info: PluginInfo, asked: pluggy.PluginManager) -> list[Registered[Entry]]:
     offers: list[Registered[Entry]] = []
     implemented = [point for point in HOOK_POINTS if getattr(asked.hook, point.hook).get_hookimpls()]
     if not implemented:

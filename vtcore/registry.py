@@ -23,7 +23,13 @@ from vtcore.errors import (
 )
 from vtcore.hookspecs import HOOK_POINTS
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec
-from vtcore.interfaces.registry_entries import ArchEntry, Entry, KVCacheSpecEntry, SchedulerPolicyEntry
+from vtcore.interfaces.registry_entries import (
+    ArchEntry,
+    CheckpointSourceEntry,
+    Entry,
+    KVCacheSpecEntry,
+    SchedulerPolicyEntry,
+)
 from vtcore.suggest import did_you_mean
 
 EntryT = TypeVar("EntryT", bound=Entry, covariant=True)
@@ -41,12 +47,14 @@ class PluginInfo:
         distribution: Its pip name, or the file's path.
         version: The distribution's version; "" for a file.
         source: The entry point's value, the file or the module.
+        api: Its `VTCORE_API`: hook versions it was written for; empty until its module was imported.
     """
 
     plugin: str
     distribution: str
     version: str
     source: str
+    api: Mapping[str, str] = field(factory=dict, hash=False)
 
     def __str__(self) -> str:
         version = f" {self.version}" if self.version else ""
@@ -71,14 +79,18 @@ class Problem:
     """Something wrong with an installed plugin that nobody asked for.
 
     Args:
+        name: The contested name, where two claim one.
         error: What stops whoever asks for it; None when the plugin works all the same.
         message: One sentence.
+        remedy: A command or a setting that mends it.
     """
 
     plugin: str
     distribution: str
     version: str
     message: str
+    remedy: str = ""
+    name: str = ""
     error: PluginError | None = None
 
 
@@ -96,8 +108,9 @@ class PluginRegistry:
     """Everything that can be chosen by name or by checkpoint.
 
     Args:
-        archs, kv_cache_specs, policies: By registry name.
+        archs, kv_cache_specs, policies, checkpoint_sources: By registry name.
         architectures, model_types: What a config.json says -> name of the arch that owns it.
+        bare_id_source: Name of the checkpoint source that serves bare ids; None where no plugin offers one.
         plugins: All that registered, the core's own first.
         problems: Installed plugins that did not register, or whose metadata is doubtful.
     """
@@ -105,10 +118,23 @@ class PluginRegistry:
     archs: Mapping[str, Registered[ArchEntry]] = field(converter=_frozen_mapping)
     kv_cache_specs: Mapping[str, Registered[KVCacheSpecEntry]] = field(converter=_frozen_mapping)
     policies: Mapping[str, Registered[SchedulerPolicyEntry]] = field(converter=_frozen_mapping)
+    checkpoint_sources: Mapping[str, Registered[CheckpointSourceEntry]] = field(converter=_frozen_mapping)
     architectures: Mapping[str, str] = field(converter=_frozen_mapping)
     model_types: Mapping[str, str] = field(converter=_frozen_mapping)
+    bare_id_source: str | None
     plugins: tuple[PluginInfo, ...]
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def entries(self) -> tuple[tuple[str, Registered[Entry]], ...]:
+        """(kind, description) of everything, kinds in the order of `HOOK_POINTS`."""
+        everything: list[Registered[Entry]] = [
+            *self.archs.values(),
+            *self.kv_cache_specs.values(),
+            *self.policies.values(),
+            *self.checkpoint_sources.values(),
+        ]
+        return tuple((p.kind, r) for p in HOOK_POINTS for r in everything if type(r.entry) is p.entry)
 
     def arch_for(self, hf_config: Mapping[str, Any]) -> Registered[ArchEntry]:
         """Find the arch of a checkpoint: by its architectures in their order, then by its model type.
@@ -158,6 +184,21 @@ class PluginRegistry:
         raise PluginError(
             f"KV-cache spec {kind!r} is registered by no installed plugin"
             f"{did_you_mean(kind, self.kv_cache_specs)}{self._broken_note()}"
+        )
+
+    def checkpoint_source(self, name: str) -> Registered[CheckpointSourceEntry]:
+        """Find a checkpoint source.
+
+        Raises:
+            PluginError: The plugin of that name is installed but broken.
+            ConfigError: No installed plugin offers it.
+        """
+        if name in self.checkpoint_sources:
+            return self.checkpoint_sources[name]
+        self._raise_if_broken(name)
+        raise ConfigError(
+            f"$.model: checkpoint source {name!r} is offered by no installed plugin"
+            f"{did_you_mean(name, self.checkpoint_sources)}{self._broken_note()}"
         )
 
     def load(self, registered: Registered[Any]) -> Any:
