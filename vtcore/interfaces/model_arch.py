@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from attrs import frozen
 
+from vtcore.interfaces.chat import MessageRules
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec
 
 if TYPE_CHECKING:
@@ -168,7 +169,12 @@ class ModelArch(ABC):
 
     Raises:
         CheckpointError: The config lacks a field, or has a value the architecture does not serve.
+
+    Attributes:
+        message_rules: How messages are changed before the chat template sees them; default: not at all.
     """
+
+    message_rules: ClassVar[MessageRules] = MessageRules()
 
     @abstractmethod
     def __init__(self, hf_config: Mapping[str, Any]) -> None: ...

@@ -14,8 +14,8 @@ from typing import Any
 import tokenizers
 
 from vtcore.checkpoint.json_file import read_json_object_if_present
-from vtcore.errors import CheckpointError, RequestError
-from vtcore.tokenization.chat_template import ChatTemplate, find_chat_template
+from vtcore.errors import ChatTemplateError, CheckpointError, RequestError
+from vtcore.tokenization.chat_template import DEFAULT, TOOL_USE, ChatTemplate, find_chat_templates
 
 # Source: tokenizer_config.json as transformers writes it.
 _NAMED_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -27,18 +27,19 @@ class Tokenizer:
     Args:
         backend: The `tokenizers` object that does the work.
         config: tokenizer_config.json; names the special tokens.
-        chat_template: Jinja source, None when the model has none.
+        chat_template: Jinja source, or sources by name ("default", "tool_use"); None when the model has none.
     """
 
     def __init__(
         self,
         backend: tokenizers.Tokenizer,
         config: Mapping[str, Any] | None = None,
-        chat_template: str | None = None,
+        chat_template: str | Mapping[str, str] | None = None,
     ) -> None:
         self.backend = backend
         self._config = dict(config or {})
-        self._template = None if chat_template is None else ChatTemplate(chat_template)
+        sources = {DEFAULT: chat_template} if isinstance(chat_template, str) else chat_template or {}
+        self._templates = {name: ChatTemplate(source) for name, source in sources.items()}
 
     @classmethod
     def from_directory(cls, directory: Path) -> Tokenizer:
@@ -47,12 +48,7 @@ class Tokenizer:
         Raises:
             CheckpointError: tokenizer.json is absent or unusable, or another file is malformed.
         """
-        path = directory / "tokenizer.json"
-        if not path.is_file():
-            raise CheckpointError(
-                f"{directory} has no tokenizer.json; add it, or start with skip_tokenizer_init=True and give "
-                f"token ids"
-            )
+        path = require_tokenizer_file(directory)
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception for everything
@@ -61,7 +57,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         config = read_json_object_if_present(directory / "tokenizer_config.json")
-        return cls(backend, config, find_chat_template(directory, config))
+        return cls(backend, config, find_chat_templates(directory, config))
 
     @property
     def vocab_size(self) -> int:
@@ -131,7 +127,33 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether `apply_chat_template` can be used."""
-        return self._template is not None
+        return bool(self._templates)
+
+    def chat_template(self, name: str | None = None, has_tools: bool = False) -> ChatTemplate:
+        """One of the model's templates.
+
+        Args:
+            name: Its name; None takes "tool_use" when tools are given and there is such, else "default".
+            has_tools: Whether tools are given.
+
+        Raises:
+            ChatTemplateError: There is none of that name, or none at all.
+        """
+        if not self._templates:
+            raise ChatTemplateError("the model has no chat template; give one, or a plain prompt")
+        wanted = name
+        if wanted is None:
+            wanted = TOOL_USE if has_tools and TOOL_USE in self._templates else DEFAULT
+        if wanted not in self._templates:
+            raise ChatTemplateError(
+                f"the model has no chat template named {wanted!r}, only {', '.join(sorted(self._templates))}"
+            )
+        return self._templates[wanted]
+
+    @property
+    def chat_template_names(self) -> frozenset[str]:
+        """Names of the model's templates."""
+        return frozenset(self._templates)
 
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **kwargs: Any
@@ -144,12 +166,25 @@ class Tokenizer:
             **kwargs: Variables for the template (`enable_thinking`, `tools`, ...).
 
         Raises:
-            RequestError: There is no template, or it refuses the messages.
+            ChatTemplateError: There is no template, or it refuses the messages.
         """
-        if self._template is None:
-            raise RequestError("the model has no chat template; give a plain prompt")
-        variables = {**self.special_tokens, **kwargs}
-        return self._template.render(messages, add_generation_prompt, variables)
+        template = self.chat_template(has_tools=bool(kwargs.get("tools")))
+        return template.render(messages, add_generation_prompt, {**self.special_tokens, **kwargs})
+
+
+def require_tokenizer_file(directory: Path) -> Path:
+    """Path of a directory's tokenizer.json.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{directory} has no tokenizer.json; add it, or start with skip_tokenizer_init=True and give "
+            f"token ids"
+        )
+    return path
 
 
 def special_token_text(value: object) -> str | None:

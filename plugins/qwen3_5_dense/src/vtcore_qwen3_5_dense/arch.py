@@ -6,9 +6,10 @@ Does not: read files or allocate.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from vtcore.errors import EngineError
+from vtcore.interfaces.chat import MessageRules
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec
 from vtcore.interfaces.model_arch import BuildContext, CacheContext, Model, ModelArch, ModelDims, ParamRule
 from vtcore.kv_cache.specs import FullAttentionSpec, RecurrentStateSpec
@@ -25,6 +26,19 @@ OPS: Mapping[str, Mapping[str, str]] = {
 
 LOGIT_STD = 6.0
 """Standard deviation of the logits of random-weight checkpoints."""
+
+MESSAGE_RULES = MessageRules(
+    role_aliases={"developer": "system"},
+    key_aliases={"reasoning": "reasoning_content", "thinking": "reasoning_content"},
+    merge_system_messages=True,
+    arguments_as_mappings=True,
+    join_text_parts=True,
+    empty_content=True,
+)
+"""The template knows one system message, first, reads `reasoning_content`, and walks through arguments.
+
+Source: chat_template.jinja of the Qwen3.5 releases.
+"""
 
 
 def hybrid_cache_specs(config: Qwen35Config, ctx: CacheContext) -> tuple[KVCacheSpec, ...]:
@@ -62,6 +76,8 @@ def hybrid_cache_specs(config: Qwen35Config, ctx: CacheContext) -> tuple[KVCache
 
 class Qwen35DenseArch(ModelArch):
     """Qwen3.5 and Qwen3.6 dense text models; vision and MTP tensors of a checkpoint are skipped."""
+
+    message_rules: ClassVar[MessageRules] = MESSAGE_RULES
 
     def __init__(self, hf_config: Mapping[str, Any]) -> None:
         self.config = parse_config(hf_config)
