@@ -17,13 +17,13 @@ from vtcore.checkpoint.format import InMemoryFormat
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.engine.core import AddRequest, EngineCore
-from vtcore.errors import EngineError
+from vtcore.errors import EngineError, ModelNotFoundError
 from vtcore.execution.executor import InlineExecutor
 from vtcore.execution.model_runner import ModelRunner
 from vtcore.interfaces.batch import EngineRequest, RowParams
 from vtcore.kv_cache.allocator import allocate_caches
 from vtcore.lifetime import Lifetime, LifetimeEvent
-from vtcore.loader import Internals, LoadedCore, load_core
+from vtcore.loader import Internals, LoadedCore, load_core, plan_core
 from vtcore.testing.invariants import check_idle
 from vtcore.testing.late_executor import LateExecutor
 from vtcore.testing.schedules import toy_registry
@@ -112,10 +112,9 @@ def broken(*args: object, **kwargs: object) -> Any:
 
 
 PARTS_OF_STEPS: dict[int, tuple[str, str]] = {
-    2: ("InMemoryFormat", "__init__"),
-    4: ("_resolve", ""),
-    6: ("_cache_specs", ""),
-    7: ("plan_memory", ""),
+    4: ("resolve_for_arch", ""),
+    6: ("collect_cache_specs", ""),
+    7: ("InMemoryFormat", "__init__"),
     8: ("load_parameters", ""),
     11: ("allocate_caches", ""),
     13: ("ModelRunner", "__init__"),
@@ -177,7 +176,33 @@ def test_the_checkpoint_is_let_go_of_after_the_weights_and_again_at_the_end(
     assert closed == [[]]
     loaded.close()
     loaded.close()
-    assert closed == [[], NUMBERS[:1:-1]]
+    assert closed == [[], [number for number in reversed(NUMBERS) if number > 7]]
+
+
+def test_a_checkpoint_that_is_not_there_stops_the_second_step(tmp_path: Path) -> None:
+    record = Recorder()
+    options = UserOptions(model=str(tmp_path / "absent"))
+    with pytest.raises(ModelNotFoundError, match="absent"):
+        load_core(options, registry=REGISTRY, environment=Environment(), on_event=record)
+    assert record.of("begin") == [1, 2]
+    assert record.of("closed") == [1]
+
+
+def test_a_plan_is_the_first_seven_steps_of_the_same_build(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "toy", "vocab_size": 8}')
+    options = UserOptions(
+        model=str(tmp_path),
+        dtype="float64",
+        block_size=4,
+        num_blocks=8,
+        max_num_seqs=2,
+    )
+    planned = plan_core(options, registry=REGISTRY, environment=Environment())
+    loaded = load()
+    assert planned.plan == loaded.plan
+    named = {"model.model": None, "frontend.served_model_name": None}
+    assert planned.config.values() | named == loaded.config.values() | named
+    loaded.close()
 
 
 def run_until_in_flight(loaded: LoadedCore, frames: int) -> None:

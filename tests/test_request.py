@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from array import array
 from typing import Any
 
+import numpy as np
 import pytest
 from attrs import fields
 from hypothesis import given, settings
@@ -21,6 +23,7 @@ from vtcore.request import (
     check_prompt,
     child_seed,
     parse_prompt,
+    resolve_max_tokens,
     resolve_row_params,
 )
 from vtcore.sampling.params_table import RowParamsTable
@@ -67,7 +70,7 @@ def test_lists_none_and_string_keys_are_normalised() -> None:
         ("repetition_penalty", 0.0), ("repetition_penalty", -1.0), ("repetition_penalty", INF),
         ("presence_penalty", 2.1), ("presence_penalty", NAN), ("frequency_penalty", -2.1),
         ("seed", -1), ("seed", 2**63), ("seed", 1.0), ("seed", True),
-        ("max_tokens", 0), ("max_tokens", None), ("max_tokens", 2.0), ("min_tokens", -1), ("min_tokens", 17),
+        ("max_tokens", 0), ("max_tokens", 2.0), ("min_tokens", -1), ("min_tokens", 17),
         ("top_k", 2**63), ("max_tokens", 2**70), ("seed", 2**70), ("n", 2**63), ("logprobs", 2**63),
         ("stop", ""), ("stop", ["a", ""]), ("stop", [1]), ("stop", 5), ("stop", ["x"] * 257),
         ("stop_token_ids", [-1]), ("stop_token_ids", [True]), ("stop_token_ids", [1.0]),
@@ -95,6 +98,7 @@ def test_an_illegal_value_is_refused_by_name(name: str, value: Any) -> None:
         ("n", MAX_N), ("temperature", 0), ("temperature", 1e-9), ("top_p", 1), ("top_p", 1e-9), ("top_k", -1),
         ("min_p", 1.0), ("repetition_penalty", 1e-3), ("presence_penalty", -2), ("seed", 0),
         ("seed", 2**63 - 1), ("top_k", 2**31 - 1), ("max_tokens", 2**31 - 1),
+        ("max_tokens", None),
         ("min_tokens", 16), ("logprobs", -1), ("logprobs", 0), ("logprobs", 20),
         ("logit_bias", {}), ("logit_bias", {0: -100}), ("allowed_token_ids", [0]), ("stop", []),
     ],
@@ -220,6 +224,44 @@ def test_the_three_forms_of_a_prompt_are_served() -> None:
     assert parse_prompt("hello") == ("hello", None)
     assert parse_prompt({"prompt": "hello"}) == ("hello", None)
     assert parse_prompt({"prompt_token_ids": [1, 2]}) == (None, [1, 2])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [(3, 4), range(3, 5), np.array([3, 4]), np.array([3, 4], np.uint16), [np.int32(3), np.int64(4)],
+     array("i", [3, 4])],
+)  # fmt: skip
+def test_ids_come_as_any_sequence_of_integers(ids: Any) -> None:
+    _, plain = parse_prompt({"prompt_token_ids": ids})
+    assert plain == [3, 4]
+    assert [type(item) for item in plain] == [int, int]
+
+
+@pytest.mark.parametrize("ids", [b"ab", bytearray(b"ab"), "12", {3, 4}, iter([3]), 3, None, np.array([[3]])])
+def test_ids_of_another_kind_are_refused(ids: Any) -> None:
+    with pytest.raises(RequestError, match=r'"prompt_token_ids" is of type .* not a sequence of integers'):
+        parse_prompt({"prompt_token_ids": ids})
+
+
+@pytest.mark.parametrize("ids", [np.array([1.0]), np.array([True]), [np.float32(1)], [np.True_], [True]])
+def test_items_that_are_no_integers_stay_to_be_named(ids: Any) -> None:
+    _, plain = parse_prompt({"prompt_token_ids": ids})
+    assert plain is not None
+    with pytest.raises(RequestError, match=r"prompt_token_ids\[0\]="):
+        check_prompt(plain, SamplingParams(), vocab_size=10, max_model_len=4)
+
+
+def test_without_max_tokens_the_rest_of_the_context_is_the_limit() -> None:
+    params = SamplingParams(max_tokens=None, min_tokens=6)
+    assert resolve_max_tokens(params, 4, 10) == 6
+    assert resolve_max_tokens(SamplingParams(max_tokens=3), 4, 10) == 3
+    check_prompt([1] * 4, params, vocab_size=10, max_model_len=10)
+    with pytest.raises(
+        RequestError, match=r"^min_tokens=6 is above the 5 tokens that a prompt of 5 leaves of"
+    ):
+        check_prompt([1] * 5, params, vocab_size=10, max_model_len=10)
+    with pytest.raises(RequestError, match=r"^the prompt has 10 tokens[^;]*;[^;]*$"):
+        check_prompt([1] * 10, params, vocab_size=10, max_model_len=10)
 
 
 @pytest.mark.parametrize(

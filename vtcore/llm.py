@@ -5,40 +5,58 @@ Does not: do anything itself; it builds an engine and hands prompts to it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tqdm import tqdm
 
-from vtcore.config.options import UserOptions
-from vtcore.config.structure import structure_options
-from vtcore.engine.engine import Engine, build_frontend
+from vtcore.config.engine_config import EngineConfig
+from vtcore.config.layers import GivenOptions, gather_options
+from vtcore.engine.chat import build_chat_renderer, render_conversations
+from vtcore.engine.engine import Engine
+from vtcore.engine.frontend import build_frontend
+from vtcore.engine.metrics import Metric, collect_metrics
 from vtcore.errors import RequestError
 from vtcore.lifetime import LifetimeEvent
 from vtcore.loader import Internals, load_core
 from vtcore.outputs import RequestOutput
-from vtcore.request import Prompt, SamplingParams
+from vtcore.request import Prompt, RenderedPrompt, SamplingParams
 from vtcore.tokenization.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 def load_engine(
-    options: UserOptions,
+    given: GivenOptions,
     internals: Internals | None = None,
     on_event: Callable[[LifetimeEvent], None] | None = None,
 ) -> Engine:
     """Load a core and put the front end on it; arguments and errors as `load_core`."""
-    return build_frontend(load_core(options, internals=internals, on_event=on_event))
+    for note in given.notes:
+        log.info("%s", note)
+    core = load_core(
+        given.options,
+        sources=given.sources,
+        environment=given.environment,
+        internals=internals,
+        on_event=on_event,
+    )
+    return build_frontend(core)
 
 
 class LLM:
     """A loaded model that generates.
 
     Args:
-        model: Checkpoint directory.
+        model: Checkpoint directory, checkpoint source or Hub id.
+        config: File of options, TOML or (by its ending) YAML; options given here win over it, and it wins
+            over the environment. None reads no file.
         options: Fields of `UserOptions`, by name (dtype, device, block_size, num_blocks, max_model_len,
             max_num_seqs, max_num_batched_tokens, enable_prefix_caching, scheduling_policy, seed,
-            skip_tokenizer_init, ...); None or absent means "decide for me".
+            generation_config, skip_tokenizer_init, ...); None or absent means "decide for me".
 
     Raises:
         ConfigError: An option is unknown or illegal; all are named at once.
@@ -46,8 +64,13 @@ class LLM:
         MemoryPlanError: Weights and caches do not fit.
     """
 
-    def __init__(self, model: str, **options: Any) -> None:
-        self.engine = load_engine(structure_options({"model": str(model), **options}))
+    def __init__(self, model: str | Path, *, config: str | Path | None = None, **options: Any) -> None:
+        self.engine = load_engine(gather_options({"model": str(model), **options}, config_file=config))
+
+    @property
+    def config(self) -> EngineConfig:
+        """Every setting of the engine as it was resolved; `config.origins` says where each came from."""
+        return self.engine.loaded.config
 
     def generate(
         self,
@@ -60,7 +83,8 @@ class LLM:
 
         Args:
             prompts: Each a string, {"prompt": text} or {"prompt_token_ids": ids}.
-            sampling_params: One for all, or one per prompt; None is `SamplingParams()`.
+            sampling_params: One for all, or one per prompt, taken as they are; None is
+                `get_default_sampling_params()`.
             use_tqdm: Show progress on stderr.
 
         Returns:
@@ -70,14 +94,14 @@ class LLM:
             RequestError: A prompt or a parameter cannot be served; nothing was started.
             EngineClosedError: `close` was called.
         """
-        if not isinstance(prompts, Iterable):
+        if not isinstance(prompts, Iterable | RenderedPrompt):
             raise RequestError(
                 f"prompts is a {type(prompts).__name__}; give a prompt or a sequence of prompts"
             )
-        several = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
+        several = [prompts] if isinstance(prompts, str | Mapping | RenderedPrompt) else list(prompts)
         params = sampling_params
         if params is None or isinstance(params, SamplingParams):
-            params = [params or SamplingParams()] * len(several)
+            params = [params or self.get_default_sampling_params()] * len(several)
         if not isinstance(params, Sequence):
             raise RequestError(
                 f"sampling_params is a {type(params).__name__}; give one SamplingParams, or one per prompt"
@@ -90,6 +114,76 @@ class LLM:
             return self.engine.generate(
                 list(zip(several, params, strict=True)), lambda output: progress.update(1)
             )
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Generate the next message of one conversation or several.
+
+        Args:
+            messages: A list of messages in the form of the Chat Completions API, or a list of such lists.
+            sampling_params: One for all, or one per conversation, taken as they are; None is
+                `get_default_sampling_params()` with max_tokens as the checkpoint sets it, else all that the
+                prompt leaves of the context.
+            tools: JSON objects that describe functions, `{"type": "function", "function": {...}}` or the
+                inner ones, for all conversations.
+            documents: JSON objects that the template may show.
+            chat_template: Jinja source, or the name of one of the checkpoint's templates; None lets the
+                option `chat_template` and the checkpoint decide.
+            add_generation_prompt: The prompt ends where the assistant's answer begins.
+            continue_final_message: The prompt ends right after the last message, an assistant's, which the
+                output continues; needs add_generation_prompt=False.
+            chat_template_kwargs: Variables for the template: {"enable_thinking": False}.
+            use_tqdm: Show progress on stderr.
+
+        Returns:
+            One finished output per conversation, in order; its `prompt` is what the template wrote.
+
+        Raises:
+            RequestError: A message, tool or parameter cannot be served; nothing was started.
+            ChatTemplateError: The chat template refuses the messages, fails on them or exceeds its limits.
+            CheckpointError: The file of the option `chat_template` is no readable template.
+            EngineClosedError: `close` was called.
+        """
+        renderer = build_chat_renderer(self.engine)
+        prompts = render_conversations(
+            renderer,
+            messages,
+            tools=tools,
+            documents=documents,
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=chat_template_kwargs,
+        )
+        if sampling_params is None:
+            defaults = self.engine.sampling_defaults
+            sampling_params = defaults.params(max_tokens=defaults.given.get("max_tokens"))
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Parameters of a prompt that brings none: those of the options `generation_config` and
+        `override_generation_config`, and `SamplingParams()` for all else.
+        """
+        return self.engine.sampling_defaults.params()
+
+    def get_metrics(self) -> tuple[Metric, ...]:
+        """What the engine has done and holds, as it stands now; docs/metrics.md lists the names.
+
+        Raises:
+            EngineClosedError: `close` was called.
+        """
+        return collect_metrics(self.engine)
 
     def get_tokenizer(self) -> Tokenizer | None:
         """The tokenizer; None when it was skipped."""

@@ -10,33 +10,40 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from vtcore.checkpoint.format import CheckpointFormat, InMemoryFormat
 from vtcore.checkpoint.parameters import LoadedParameters, estimate_parameter_bytes, load_parameters
-from vtcore.checkpoint.safetensors import SafetensorsFormat
-from vtcore.checkpoint.source import CheckpointDir, open_checkpoint
-from vtcore.config.engine_config import EngineConfig
+from vtcore.checkpoint.source import CheckpointDir
+from vtcore.config.engine_config import EngineConfig, Origin
 from vtcore.config.env import Environment, read_environment
 from vtcore.config.options import UserOptions
-from vtcore.config.resolve import ArchFacts, resolve_config
 from vtcore.engine.core import EngineCore
-from vtcore.errors import ConfigError, PluginError, PluginLoadError
+from vtcore.engine.frontend import check_frontend
+from vtcore.errors import ConfigError
 from vtcore.execution.executor import Executor, InlineExecutor
 from vtcore.execution.model_runner import ModelRunner
-from vtcore.interfaces.kv_cache_spec import KVCacheSpec, Slot
-from vtcore.interfaces.model_arch import BuildContext, CacheContext, Model, ModelArch
+from vtcore.interfaces.model_arch import BuildContext, Model, ModelArch
 from vtcore.interfaces.scheduler_policy import SchedulerPolicy
 from vtcore.interfaces.step import LayerCache
 from vtcore.kv_cache.allocator import allocate_caches
 from vtcore.kv_cache.available_memory import available_host_bytes
 from vtcore.kv_cache.block_hash import root_hash
-from vtcore.kv_cache.planner import MemoryPlan, PlanLimits, plan_memory
+from vtcore.kv_cache.planner import MemoryPlan, plan_memory
 from vtcore.kv_cache.request_memory import RequestMemory
 from vtcore.layers.dtypes import DTYPES, acc_dtype
 from vtcore.layers.linear import SingleRank, build_linear
 from vtcore.lifetime import Lifetime, LifetimeEvent
 from vtcore.ops.dispatch import resolve_ops
+from vtcore.planning import (
+    PlannedCore,
+    collect_cache_specs,
+    find_checkpoint,
+    make_policy,
+    open_weights,
+    plan_limits,
+    resolve_for_arch,
+)
 from vtcore.plugins import registry_for
 from vtcore.registry import PluginRegistry
 from vtcore.scheduling.policy_guard import PolicyGuard
@@ -116,6 +123,7 @@ class LoadedCore:
 def load_core(
     options: UserOptions,
     *,
+    sources: Mapping[str, Origin] | None = None,
     hf_config: Mapping[str, Any] | None = None,
     tensors: Mapping[str, torch.Tensor] | None = None,
     registry: PluginRegistry | None = None,
@@ -123,10 +131,11 @@ def load_core(
     internals: Internals | None = None,
     on_event: Callable[[LifetimeEvent], None] | None = None,
 ) -> LoadedCore:
-    """Build a core from a checkpoint directory, or from a config and tensors in memory.
+    """Build a core from a checkpoint, or from a config and tensors in memory.
 
     Args:
-        options: The user's. `model` is the directory; with `hf_config` it is not read.
+        options: The user's. `model` says which checkpoint; with `hf_config` it is not read.
+        sources: Option -> where it was given (`GivenOptions.sources`); None says "user" of all.
         hf_config, tensors: config.json as parsed and tensors by their checkpoint names; both or none.
         registry: Plugins; None discovers them.
         environment: None reads the process's own.
@@ -136,58 +145,113 @@ def load_core(
         VtcoreError: Any step refuses; what was built before it has been closed.
     """
     lifetime = Lifetime(on_event)
+    inputs = _Inputs(options, sources or {}, hf_config, tensors, registry, environment)
+    internals = internals or Internals()
     try:
-        return _build(lifetime, options, hf_config, tensors, registry, environment, internals or Internals())
+        planned = _plan(lifetime, inputs, internals, only_plan=False)
+        return _build(lifetime, planned, internals)
     except BaseException:
         lifetime.close()
         raise
 
 
-def _build(
-    lifetime: Lifetime,
+def plan_core(
     options: UserOptions,
-    hf_config: Mapping[str, Any] | None,
-    tensors: Mapping[str, torch.Tensor] | None,
-    registry: PluginRegistry | None,
-    environment: Environment | None,
-    internals: Internals,
-) -> LoadedCore:
-    with lifetime.step(1, "plugins"):
-        environment = read_environment() if environment is None else environment
-        registry = registry_for(options, environment) if registry is None else registry
+    *,
+    sources: Mapping[str, Origin] | None = None,
+    registry: PluginRegistry | None = None,
+    environment: Environment | None = None,
+) -> PlannedCore:
+    """Run steps 1 to 7 only: no weights are needed, no memory has to suffice.
 
-    with lifetime.step(2, "checkpoint", close=lambda: stored.close()):
+    Args:
+        options, sources, registry, environment: As for `load_core`.
+
+    Raises:
+        VtcoreError: A step refuses.
+    """
+    lifetime = Lifetime()
+    inputs = _Inputs(options, sources or {}, None, None, registry, environment)
+    try:
+        return _plan(lifetime, inputs, Internals(), only_plan=True)
+    finally:
+        lifetime.close()
+
+
+@frozen
+class _Inputs:
+    """The arguments of `load_core` that steps 1 to 7 use."""
+
+    options: UserOptions
+    sources: Mapping[str, Origin]
+    hf_config: Mapping[str, Any] | None
+    tensors: Mapping[str, torch.Tensor] | None
+    registry: PluginRegistry | None
+    environment: Environment | None
+
+
+def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: bool) -> PlannedCore:
+    with lifetime.step(1, "plugins"):
+        environment = read_environment() if given.environment is None else given.environment
+        registry = given.registry or registry_for(given.options, environment)
+
+    with lifetime.step(2, "checkpoint"):
+        hf_config, checkpoint = given.hf_config, None
         if hf_config is None:
-            checkpoint: CheckpointDir | None = open_checkpoint(_model_path(options))
-            assert checkpoint is not None
+            checkpoint = find_checkpoint(given.options, registry, only_plan)
             hf_config = checkpoint.hf_config
-            stored: CheckpointFormat = SafetensorsFormat(checkpoint.directory)
-        else:
-            checkpoint, stored = None, InMemoryFormat(tensors or {})
 
     with lifetime.step(3, "arch"):
         registered = registry.arch_for(hf_config)
         arch: ModelArch = registry.load(registered)(hf_config)
 
     with lifetime.step(4, "options"):
-        config = _resolve(options, environment, registered.entry.name, arch, hf_config)
-        policy = _make_policy(registry, config.scheduler.scheduling_policy)
+        config = resolve_for_arch(
+            given.options, given.sources, environment, registered.entry.name, arch, hf_config
+        )
+        policy = make_policy(registry, config.scheduler.scheduling_policy)
+        if not only_plan:
+            check_frontend(config, checkpoint)
 
     with lifetime.step(6, "pools"):
-        specs = _cache_specs(registry, arch, config, internals)
+        specs = collect_cache_specs(registry, arch, config, internals)
 
-    with lifetime.step(7, "estimate"):
+    with lifetime.step(7, "estimate", close=lambda: stored.close()):
+        if checkpoint is None:
+            stored: CheckpointFormat = InMemoryFormat(given.tensors or {})
+        else:
+            stored = open_weights(checkpoint, arch, config, only_plan)
         dtype = DTYPES[config.model.dtype]
-        estimate = estimate_parameter_bytes(arch, stored.names().keys(), dtype)
-        plan = plan_memory(specs, _limits(config, internals, estimate, available_host_bytes()))
+        weight_bytes = estimate_parameter_bytes(arch, stored.names().keys(), dtype)
+        limits = plan_limits(config, internals, weight_bytes, available_host_bytes())
+        plan = plan_memory(specs, evolve(limits, available_bytes=None) if only_plan else limits)
+
+    return PlannedCore(
+        registry=registry,
+        checkpoint=checkpoint,
+        hf_config=hf_config,
+        registered=registered,
+        arch=arch,
+        config=config,
+        policy=policy,
+        specs=specs,
+        stored=stored,
+        limits=limits,
+        plan=plan,
+    )
+
+
+def _build(lifetime: Lifetime, planned: PlannedCore, internals: Internals) -> LoadedCore:
+    arch, config, plan = planned.arch, planned.config, planned.plan
 
     with lifetime.step(8, "weights"):
-        parameters = load_parameters(arch, stored, dtype, config.model.device)
-        stored.close()
+        dtype = DTYPES[config.model.dtype]
+        parameters = load_parameters(arch, planned.stored, dtype, config.model.device)
+        planned.stored.close()
 
     with lifetime.step(11, "caches"):
         # Weights are in memory now, so only the caches still have to fit.
-        plan_memory(specs, _limits(config, internals, 0, available_host_bytes()))
+        plan_memory(planned.specs, plan_limits(config, internals, 0, available_host_bytes()))
         caches = allocate_caches(plan, internals.k_max, config.model.device)
 
     with lifetime.step(13, "model"):
@@ -205,11 +269,11 @@ def _build(
         )
 
     with lifetime.step(15, "core", close=lambda: _quiesce(core)):
-        core = _build_core(config, plan, policy, internals.make_executor(runner), internals)
+        core = _build_core(config, plan, planned.policy, internals.make_executor(runner), internals)
     return LoadedCore(
-        registry,
-        checkpoint,
-        hf_config,
+        planned.registry,
+        planned.checkpoint,
+        planned.hf_config,
         arch,
         config,
         plan,
@@ -219,91 +283,6 @@ def _build(
         runner,
         core,
         lifetime,
-    )
-
-
-def _model_path(options: UserOptions) -> str:
-    if options.model is None:
-        raise ConfigError("$.model: no checkpoint directory is given")
-    return options.model
-
-
-def _resolve(
-    options: UserOptions,
-    environment: Environment,
-    name: str,
-    arch: ModelArch,
-    hf_config: Mapping[str, Any],
-) -> EngineConfig:
-    # Lifetimes do not depend on the block size or dtype, which are not known yet.
-    probe = arch.cache_specs(CacheContext(block_size=1, dtype="float32"))
-    inner = hf_config.get("text_config")
-    text_config = inner if isinstance(inner, Mapping) else hf_config
-    places = ((config, key) for config in (text_config, hf_config) for key in ("dtype", "torch_dtype"))
-    stored_dtype = next((config[key] for config, key in places if config.get(key) is not None), None)
-    facts = ArchFacts(
-        name=name,
-        vocab_size=arch.dims.vocab_size,
-        max_position_embeddings=arch.dims.max_position_embeddings,
-        is_recurrent=any(isinstance(spec.lifetime, Slot) for spec in probe),
-        default_token_budget=arch.default_token_budget,
-        checkpoint_dtype=stored_dtype,
-    )
-    return resolve_config(options, facts, environment)
-
-
-def _make_policy(registry: PluginRegistry, name: str) -> SchedulerPolicy:
-    registered = registry.policy(name)
-    try:
-        policy: SchedulerPolicy = registry.load(registered)()
-        if type(policy.window) is not int or type(policy.static) is not bool:
-            raise TypeError(f"window is {policy.window!r} and static {policy.static!r}, not int and bool")
-    except PluginError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise PluginLoadError(
-            f"scheduler policy {registered}, plugin {registered.plugin!r}, cannot be made: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    return policy
-
-
-def _cache_specs(
-    registry: PluginRegistry, arch: ModelArch, config: EngineConfig, internals: Internals
-) -> tuple[KVCacheSpec, ...]:
-    ctx = CacheContext(block_size=config.cache.block_size, dtype=config.model.dtype)
-    specs = tuple(arch.cache_specs(ctx))
-    if internals.drafter is not None:
-        specs += tuple(internals.drafter.cache_specs(ctx))
-    for spec in specs:
-        owner = registry.kv_cache_spec(spec.kind)
-        if registry.load(owner) is not type(spec):
-            raise PluginError(
-                f"{type(spec).__qualname__} calls itself kind {spec.kind!r}, which {owner} owns"
-            )
-        if internals.k_max and not spec.rollback:
-            raise ConfigError(
-                f"speculation is not served with KV-cache spec {spec.kind!r} of arch {config.model.arch!r}: "
-                f"it declares no rollback; switch the drafter off"
-            )
-    return specs
-
-
-def _limits(
-    config: EngineConfig, internals: Internals, weight_bytes: int, available_bytes: int | None
-) -> PlanLimits:
-    budget = internals.step_budget or config.scheduler.max_num_batched_tokens
-    return PlanLimits(
-        block_size=config.cache.block_size,
-        num_blocks=config.cache.num_blocks,
-        max_num_seqs=config.scheduler.max_num_seqs,
-        max_model_len=config.model.max_model_len,
-        max_model_len_pinned=config.model.max_model_len_pinned,
-        max_query=budget * internals.depth,
-        lookahead=0 if internals.drafter is None else internals.drafter.lookahead,
-        k_max=internals.k_max,
-        available_bytes=available_bytes,
-        weight_bytes=weight_bytes,
     )
 
 

@@ -5,8 +5,9 @@ Does not: decode text; the front end hands it in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import inf
+from collections.abc import Callable, Mapping
+from math import inf, isfinite
+from typing import Any
 
 from attrs import frozen
 
@@ -96,3 +97,45 @@ def to_logprob_dict(entry: TokenLogprobs, decode: Callable[[int], str] | None = 
         if token_id not in found:
             found[token_id] = shown(token_id, logprob, rank)
     return found
+
+
+def output_as_json(output: RequestOutput) -> dict[str, Any]:
+    """An output in JSON's types: the samples, and the prompt's logprobs where they were asked for.
+
+    Only what depends on the request alone is in it, so that equal requests give equal objects: no request id,
+    no cache hits.
+
+    Returns:
+        "num_prompt_tokens", "outputs" and maybe "prompt_logprobs". Logprobs are lists, one entry per token,
+        of {"token_id", "logprob", "rank", "token"}, the token that stands there first; -inf is null.
+    """
+    shown: dict[str, Any] = {"num_prompt_tokens": len(output.prompt_token_ids)}
+    if output.prompt_logprobs is not None:
+        shown["prompt_logprobs"] = [entry and _logprobs_as_json(entry) for entry in output.prompt_logprobs]
+    shown["outputs"] = [_sample_as_json(sample) for sample in output.outputs]
+    return shown
+
+
+def _sample_as_json(sample: CompletionOutput) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "index": sample.index,
+        "text": sample.text,
+        "token_ids": list(sample.token_ids),
+        "finish_reason": sample.finish_reason,
+        "stop_reason": sample.stop_reason,
+    }
+    if sample.logprobs is not None:
+        shown["cumulative_logprob"] = _finite(sample.cumulative_logprob)
+        shown["logprobs"] = [_logprobs_as_json(entry) for entry in sample.logprobs]
+    return shown
+
+
+def _logprobs_as_json(entry: Mapping[int, Logprob]) -> list[dict[str, Any]]:
+    return [
+        {"token_id": token_id, "logprob": _finite(at.logprob), "rank": at.rank, "token": at.decoded_token}
+        for token_id, at in entry.items()
+    ]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None

@@ -9,7 +9,9 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
 from attrs import field, fields, frozen
+from numpy.typing import NDArray
 
 from vtcore.errors import RequestError
 from vtcore.interfaces.batch import RowParams
@@ -30,6 +32,7 @@ __all__ = [
     "check_prompt",
     "child_seed",
     "parse_prompt",
+    "resolve_max_tokens",
     "resolve_row_params",
 ]
 
@@ -93,7 +96,8 @@ class SamplingParams:
         repetition_penalty: > 0; 1 is off; over ids of prompt and output.
         presence_penalty, frequency_penalty: -2 to 2; 0 is off; over ids of the output.
         seed: 0 <= seed < 2**63; None lets the engine choose one.
-        max_tokens: Output tokens at most, 1 <= max_tokens < 2**31.
+        max_tokens: Output tokens at most, 1 <= max_tokens < 2**31; None is what the prompt leaves of
+            max_model_len.
         min_tokens: No stop token is drawn before that many, 0 <= min_tokens <= max_tokens.
         stop: Strings that end the output, one or several, none empty; needs `detokenize`.
         stop_token_ids: Ids that end the output, beside the model's own end-of-sequence ids.
@@ -122,7 +126,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
-    max_tokens: int = 16
+    max_tokens: int | None = 16
     min_tokens: int = 0
     stop: tuple[str, ...] = field(default=(), converter=_to_strings)
     stop_token_ids: tuple[int, ...] = field(default=(), converter=_to_ids)
@@ -155,10 +159,12 @@ class SamplingParams:
         check.number("presence_penalty", self.presence_penalty, low=-2.0, high=2.0, remedy="0 turns it off")
         check.number("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0, remedy="0 turns it off")
         check.optional_integer("seed", self.seed, 0, MAX_SEED, "None lets the engine choose one")
-        has_max = check.integer("max_tokens", self.max_tokens, 1, MAX_COUNT)
+        has_max = check.optional_integer(
+            "max_tokens", self.max_tokens, 1, MAX_COUNT, "None is all that is left"
+        )
         if check.integer("min_tokens", self.min_tokens, 0, MAX_COUNT) and has_max:
             check.that(
-                self.min_tokens <= self.max_tokens,
+                self.max_tokens is None or self.min_tokens <= self.max_tokens,
                 f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}; raise max_tokens",
             )
         if check.strings("stop", self.stop, MAX_STOPS) and self.stop and self.detokenize is False:
@@ -238,8 +244,9 @@ def check_prompt(
         max_model_len: Prompt and output together, in tokens.
 
     Raises:
-        RequestError: The prompt is empty, too long to leave room for one token, or holds something else than
-            ids of the vocabulary; or a parameter names an id outside it. All problems are named at once.
+        RequestError: The prompt is empty, too long to leave room for one token (or for min_tokens, where the
+            context is the limit), or holds something else than ids of the vocabulary; or a parameter names an
+            id outside it. All problems are named at once.
     """
     check = Problems()
     check.that(len(token_ids) > 0, "the prompt is empty; give at least one token")
@@ -248,11 +255,22 @@ def check_prompt(
         f"the prompt has {len(token_ids)} tokens, but max_model_len={max_model_len} leaves room for "
         f"{max_model_len - 1} and one output token; shorten the prompt or raise max_model_len",
     )
+    left = max_model_len - len(token_ids)
+    check.that(
+        params.max_tokens is not None or params.min_tokens <= left or left < 1 or not token_ids,
+        f"min_tokens={params.min_tokens} is above the {left} tokens that a prompt of {len(token_ids)} leaves "
+        f"of max_model_len={max_model_len}; lower min_tokens or raise max_model_len",
+    )
     check.in_vocabulary("prompt_token_ids", token_ids, vocab_size)
     check.in_vocabulary("stop_token_ids", params.stop_token_ids, vocab_size)
     check.in_vocabulary("logit_bias", tuple(params.logit_bias or ()), vocab_size)
     check.in_vocabulary("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
     check.raise_if_any()
+
+
+def resolve_max_tokens(params: SamplingParams, prompt_len: int, max_model_len: int) -> int:
+    """Output tokens at most: `params.max_tokens`, or all that a prompt of `prompt_len` tokens leaves."""
+    return max_model_len - prompt_len if params.max_tokens is None else params.max_tokens
 
 
 class TextPrompt(TypedDict):
@@ -262,24 +280,40 @@ class TextPrompt(TypedDict):
 
 
 class TokensPrompt(TypedDict):
-    """A prompt as token ids."""
+    """A prompt as token ids: any sequence of integers, numpy's too."""
 
-    prompt_token_ids: list[int]
+    prompt_token_ids: Sequence[int] | NDArray[np.integer[Any]]
 
 
-Prompt = str | TextPrompt | TokensPrompt
+@frozen
+class RenderedPrompt:
+    """A conversation's text with its ids: the text is shown, the ids are what the model reads.
+
+    Args:
+        text: As the chat template wrote it.
+        token_ids: Its encoding without the tokenizer's own prefix, which the template writes itself.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+Prompt = str | TextPrompt | TokensPrompt | RenderedPrompt
 
 _FORMS = 'a prompt is a string, {"prompt": "text"} or {"prompt_token_ids": [1, 2]}'
 
 
 def parse_prompt(prompt: Prompt) -> tuple[str | None, list[int] | None]:
-    """The prompt's text or its token ids; the other one is None.
+    """The prompt's text or its token ids, as Python's own integers; the other one is None, unless it was
+    rendered.
 
     Raises:
         RequestError: It has another form.
     """
     if isinstance(prompt, str):
         return prompt, None
+    if isinstance(prompt, RenderedPrompt):
+        return prompt.text, list(prompt.token_ids)
     if not isinstance(prompt, Mapping):
         raise RequestError(f"a prompt of type {type(prompt).__name__} is not served: {_FORMS}")
     if set(prompt) == {"prompt"}:
@@ -289,7 +323,17 @@ def parse_prompt(prompt: Prompt) -> tuple[str | None, list[int] | None]:
         return text, None
     if set(prompt) == {"prompt_token_ids"}:
         ids = prompt["prompt_token_ids"]  # type: ignore[typeddict-item]
-        if not isinstance(ids, list | tuple):
-            raise RequestError(f'"prompt_token_ids" is of type {type(ids).__name__}, not a list: {_FORMS}')
-        return None, list(ids)
+        return None, _plain_ids(ids)
     raise RequestError(f"a prompt with keys {sorted(map(str, prompt))} is not served: {_FORMS}")
+
+
+def _plain_ids(ids: Any) -> list[int]:
+    """Integers of any kind become ints; other items stay, for `check_prompt` to name by index."""
+    if isinstance(ids, np.ndarray) and ids.ndim == 1:
+        plain: list[int] = ids.tolist()
+        return plain
+    if isinstance(ids, str | bytes | bytearray) or not isinstance(ids, Sequence):
+        raise RequestError(
+            f'"prompt_token_ids" is of type {type(ids).__name__}, not a sequence of integers: {_FORMS}'
+        )
+    return [int(item) if isinstance(item, np.integer) else item for item in ids]

@@ -14,9 +14,9 @@ import pytest
 import vtcore
 from vtcore.cli import main as cli
 from vtcore.cli.engine_flags import add_engine_flags, options_from_args
-from vtcore.cli.parser import CommandParser, UsageError
+from vtcore.cli.parser import CommandParser
 from vtcore.config.options import UserOptions
-from vtcore.errors import ConfigError, VtcoreError
+from vtcore.errors import ConfigError, EngineError, HostError, UsageError, VtcoreError
 
 
 @pytest.fixture
@@ -62,35 +62,65 @@ def test_a_config_error_is_one_line_per_problem(
 
     command(body)
     assert cli.main(["act"]) == 2
-    assert capsys.readouterr().err == "error: $.a: one\nerror: $.b: two\n"
+    expected = "error[VT201]: $.a: one\nerror[VT201]: $.b: two\nmore: vtcore explain VT201\n"
+    assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "text"),
-    [(VtcoreError("no luck"), 2, "error: no luck\n"), (KeyboardInterrupt(), 130, "")],
+    ("error", "exit_code", "text"),
+    [
+        (ConfigError("no luck"), 2, "error[VT201]: no luck\nmore: vtcore explain VT201\n"),
+        (HostError("no disk"), 3, "error[VT301]: no disk\nmore: vtcore explain VT301\n"),
+        (EngineError("no order"), 4, "error[VT401]: no order\nmore: vtcore explain VT401\n"),
+        (VtcoreError("no idea"), 4, "error[VT400]: no idea\nmore: vtcore explain VT400\n"),
+        (
+            FileNotFoundError(2, "No such file or directory", "a.txt"),
+            3,
+            "error[VT301]: a.txt: No such file or directory\nmore: vtcore explain VT301\n",
+        ),
+        (
+            ZeroDivisionError("by zero"),
+            4,
+            "error[VT400]: a fault of vtcore or a plugin: ZeroDivisionError: by zero; run it again with "
+            "--debug and report the traceback\nmore: vtcore explain VT400\n",
+        ),
+        (KeyboardInterrupt(), 130, ""),
+    ],
 )
 def test_errors_and_interrupts_have_no_traceback(
     command: Callable[[Callable[[], int]], None],
     capsys: pytest.CaptureFixture[str],
     error: BaseException,
-    code: int,
+    exit_code: int,
     text: str,
 ) -> None:
     def body() -> int:
         raise error
 
     command(body)
-    assert cli.main(["act"]) == code
+    assert cli.main(["act"]) == exit_code
     assert capsys.readouterr().err == text
 
 
-def test_a_bug_keeps_its_traceback(command: Callable[[Callable[[], int]], None]) -> None:
+@pytest.mark.parametrize(
+    "argv", [["--debug", "act"], ["act", "--debug"], ["act", "--debug", "--length", "3"]], ids=" ".join
+)
+@pytest.mark.parametrize("error", [ConfigError("no luck"), ZeroDivisionError("by zero")])
+def test_debug_anywhere_on_the_line_shows_the_traceback_before_the_sentence(
+    command: Callable[[Callable[[], int]], None],
+    capsys: pytest.CaptureFixture[str],
+    argv: list[str],
+    error: Exception,
+) -> None:
     def body() -> int:
-        raise ZeroDivisionError
+        raise error
 
     command(body)
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["act"])
+    assert cli.main(argv) == (2 if isinstance(error, ConfigError) else 4)
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last):")
+    assert "in body" in err
+    assert err.index("Traceback") < err.index("error[VT")
 
 
 def test_the_commands_code_is_the_exit_code(command: Callable[[Callable[[], int]], None]) -> None:
@@ -101,12 +131,12 @@ def test_the_commands_code_is_the_exit_code(command: Callable[[Callable[[], int]
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        (["act", "--lenght", "3"], "error: unknown flag '--lenght'; did you mean '--length'?"),
-        (["act", "--len", "3"], "error: unknown flag '--len'; did you mean '--length'?"),
-        (["act", "--length", "x"], "error: argument --length: invalid int value: 'x'"),
-        (["act", "word"], "error: unknown argument 'word'"),
-        (["atc"], "error: no command 'atc'; did you mean 'act'?"),
-        ([], "error: the following arguments are required: COMMAND"),
+        (["act", "--lenght", "3"], "error[VT203]: unknown flag '--lenght'; did you mean '--length'?"),
+        (["act", "--len", "3"], "error[VT203]: unknown flag '--len'; did you mean '--length'?"),
+        (["act", "--length", "x"], "error[VT203]: argument --length: invalid int value: 'x'"),
+        (["act", "word"], "error[VT203]: unknown argument 'word'"),
+        (["atc"], "error[VT203]: no command 'atc'; did you mean 'act'?"),
+        ([], "error[VT203]: the following arguments are required: COMMAND"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_with_a_guess(
@@ -119,7 +149,8 @@ def test_a_wrong_command_line_is_one_line_with_a_guess(
     assert cli.main(argv) == 2
     err = capsys.readouterr().err
     assert err.startswith(line)
-    assert err.count("\n") == 1
+    assert err.endswith("\nmore: vtcore explain VT203\n")
+    assert err.count("\n") == 2
 
 
 def test_a_closed_pipe_ends_quietly() -> None:
@@ -177,7 +208,7 @@ def test_flag_values_are_checked_like_any_option() -> None:
 
 @pytest.mark.parametrize("pair", ["arch=dist", "arch:a", "arch:a="])
 def test_an_owner_flag_of_another_form_is_refused(pair: str) -> None:
-    with pytest.raises(ConfigError, match="--plugin-owner"):
+    with pytest.raises(ConfigError, match=r"^\$\.plugin_owners: .* is no KIND:NAME=DISTRIBUTION"):
         options_from_args(engine_parser().parse_args(["m", "--plugin-owner", pair]))
 
 

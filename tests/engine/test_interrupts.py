@@ -11,7 +11,8 @@ import pytest
 
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
-from vtcore.engine.engine import Engine, build_frontend
+from vtcore.engine.engine import Engine
+from vtcore.engine.frontend import build_frontend
 from vtcore.engine.interrupts import interrupts_deferred
 from vtcore.errors import EngineError
 from vtcore.loader import load_core

@@ -9,7 +9,8 @@ import pytest
 
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
-from vtcore.engine.engine import Engine, build_frontend
+from vtcore.engine.engine import Engine
+from vtcore.engine.frontend import build_frontend
 from vtcore.errors import EngineError, RequestError
 from vtcore.loader import Internals, load_core
 from vtcore.request import SamplingParams

@@ -8,23 +8,32 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import vtcore
-from vtcore.cli.parser import CommandParser, UsageError
-from vtcore.errors import ConfigError, VtcoreError
+from vtcore.cli.flag_words import errors_as_typed
+from vtcore.cli.parser import DEBUG_FLAG, CommandParser
+from vtcore.errors import ConfigError, UsageError, VtcoreError
 from vtcore.suggest import did_you_mean
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "generate": ("vtcore.cli.generate", "generate text from a prompt"),
-    "make-checkpoint": ("vtcore.cli.make_checkpoint", "write a checkpoint of random weights"),
+    "generate": ("vtcore.cli.generate", "generate text from a prompt or a file of prompts"),
+    "chat": ("vtcore.cli.chat", "talk to a model"),
+    "check": ("vtcore.cli.check", "show what a model and its options resolve to, without loading weights"),
+    "pull": ("vtcore.cli.pull", "download a model"),
+    "doctor": ("vtcore.cli.doctor", "find what is wrong with this machine and installation"),
     "plugins": ("vtcore.cli.plugins", "list installed plugins and what is wrong with them"),
+    "explain": ("vtcore.cli.explain", "explain an error's code"),
+    "make-checkpoint": ("vtcore.cli.make_checkpoint", "write a checkpoint of random weights"),
 }
 """Command -> (module with `add_parser(subparsers)` and `run(args) -> int`, one line of help)."""
 
-EXIT_ERROR = 2
-"""An error that vtcore raised on purpose, a wrong command line included."""
+EXIT_HOST = 3
+"""An OSError that nobody turned into an error of vtcore. Other exit codes: `VtcoreError.exit_code`."""
+EXIT_INTERNAL = 4
+"""A fault of vtcore's or a plugin's own."""
 EXIT_INTERRUPTED = 130
 """Ctrl-C: 128 + SIGINT, as shells report it."""
 EXIT_BROKEN_PIPE = 141
@@ -57,7 +66,8 @@ def run(argv: Sequence[str]) -> int:
         else:
             subparsers.add_parser(name, help=about)
     args = parser.parse_args(argv)
-    code: int | None = import_module(COMMANDS[args.command][0]).run(args)
+    with errors_as_typed(args.typed_flags):
+        code: int | None = import_module(COMMANDS[args.command][0]).run(args)
     return code or 0
 
 
@@ -68,37 +78,53 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Without the program's name; None reads the process's own.
 
     Returns:
-        0, the command's own code, 2 for an error, 130 when interrupted, 141 when stdout was closed.
+        0 or the command's own code; 2, 3 or 4 for an error (`VtcoreError.exit_code`); 130 when interrupted;
+        141 when stdout was closed.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Generated text is any text; a terminal of fewer letters gets escapes rather than an error.
             stream.reconfigure(errors="backslashreplace")
+    words = sys.argv[1:] if argv is None else argv
     try:
-        code = run(sys.argv[1:] if argv is None else argv)
+        code = run(words)
         # A closed pipe shows itself here rather than in the interpreter's last flush.
         if sys.stdout is not None:
             sys.stdout.flush()
-    except ConfigError as error:
-        return _report(*error.problems)
-    except VtcoreError as error:
-        return _report(str(error))
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The interpreter flushes stdout once more at exit; give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _report(f"{where}{error.strerror or error}")
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if DEBUG_FLAG in words:
+            traceback.print_exc()
+        return _report(error)
     return code
 
 
-def _report(*problems: str) -> int:
+def _report(error: Exception) -> int:
+    """Print an error and return its exit code."""
+    problems: Sequence[str] = (str(error),)
+    if isinstance(error, ConfigError | UsageError):
+        problems = error.problems
+    if isinstance(error, VtcoreError):
+        code, exit_code = error.code, error.exit_code
+    elif isinstance(error, OSError):
+        code, exit_code = "VT301", EXIT_HOST
+        where = f"{error.filename}: " if error.filename else ""
+        problems = (f"{where}{error.strerror or error}",)
+    else:
+        code, exit_code = "VT400", EXIT_INTERNAL
+        problems = (
+            f"a fault of vtcore or a plugin: {type(error).__name__}: {error}; run it again with {DEBUG_FLAG} "
+            f"and report the traceback",
+        )
     for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
-    return EXIT_ERROR
+        print(f"error[{code}]: {problem}", file=sys.stderr)
+    print(f"more: vtcore explain {code}", file=sys.stderr)
+    return exit_code
 
 
 if __name__ == "__main__":

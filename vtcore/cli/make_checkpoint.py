@@ -16,8 +16,7 @@ import torch
 from vtcore.checkpoint.json_file import read_json_object
 from vtcore.checkpoint.random_weights import random_tensors
 from vtcore.checkpoint.writer import write_json, write_shards
-from vtcore.cli.engine_flags import add_plugin_flags, options_from_args
-from vtcore.config.env import read_environment
+from vtcore.cli.engine_flags import add_plugin_flags, given_from_args
 from vtcore.errors import ConfigError
 from vtcore.interfaces.model_arch import ModelArch
 from vtcore.plugins import build_registry, registry_for
@@ -93,7 +92,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the parsed command; returns the exit code."""
-    registry = registry_for(options_from_args(args), read_environment())
+    given = given_from_args(args)
+    registry = registry_for(given.options, given.environment)
     count = make_checkpoint(args.arch, args.size, args.out, args.seed, registry, args.force)
     print(f"{args.out}: {args.arch} {args.size}, {count:,} random parameters, bfloat16, seed {args.seed}")
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,9 @@ from attrs import frozen
 
 from vtcore.engine.core import AddRequest, FinishRequest, counters_of
 from vtcore.engine.interrupts import interrupts_deferred
+from vtcore.engine.metrics import FrontendCounts
 from vtcore.engine.output import Sample, SampleGroup
+from vtcore.engine.sampling_defaults import SamplingDefaults, combine_sampling_defaults
 from vtcore.errors import EngineClosedError, EngineError, RequestError
 from vtcore.interfaces.batch import EngineRequest
 from vtcore.outputs import RequestOutput
@@ -26,6 +28,7 @@ from vtcore.request import (
     check_prompt,
     child_seed,
     parse_prompt,
+    resolve_max_tokens,
     resolve_row_params,
 )
 from vtcore.tokenization.detokenizer import IncrementalDetokenizer
@@ -54,11 +57,19 @@ class Engine:
     Args:
         loaded: Owned from now on; `close` closes it.
         tokenizer: None serves token ids only.
+        sampling_defaults: Of requests that bring no parameters; None is SamplingParams' own.
     """
 
-    def __init__(self, loaded: LoadedCore, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self,
+        loaded: LoadedCore,
+        tokenizer: Tokenizer | None,
+        sampling_defaults: SamplingDefaults | None = None,
+    ) -> None:
         self.loaded = loaded
         self.tokenizer = tokenizer
+        self.sampling_defaults = sampling_defaults or combine_sampling_defaults({})
+        self.counts = FrontendCounts()
         checkpoint = loaded.checkpoint
         self.eos_token_ids = resolve_eos_token_ids(
             checkpoint.generation_config if checkpoint is not None else {},
@@ -85,6 +96,11 @@ class Engine:
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has more to give."""
         return bool(self._groups or self._unclaimed)
+
+    @property
+    def unfinished_sample_ids(self) -> Collection[str]:
+        """Ids, as the core knows them, of all samples that go on."""
+        return self._samples.keys()
 
     def check_request(self, prompt: Prompt, params: SamplingParams) -> CheckedRequest:
         """Everything that can be wrong with a request, found before the engine sees any of it.
@@ -155,6 +171,8 @@ class Engine:
         seed = params.seed
         if seed is None:
             seed = child_seed(self.loaded.config.model.seed, number + 1)
+        max_tokens = resolve_max_tokens(params, len(checked.token_ids), self.max_model_len)
+        self.counts.prompt_tokens += len(checked.token_ids)
         group = SampleGroup(request_id, checked.text, checked.token_ids, params, self._decoder())
         arrival_s = self._core.scheduler.now_s()
         for index in range(params.n):
@@ -165,7 +183,7 @@ class Engine:
                 id=sample.id,
                 prompt_token_ids=checked.token_ids,
                 params=resolve_row_params(params, child_seed(seed, index), stop_ids, checked.bad_words),
-                max_tokens=params.max_tokens,
+                max_tokens=max_tokens,
                 stop_token_ids=params.stop_token_ids,
                 eos_token_ids=eos,
                 prompt_logprobs=params.prompt_logprobs if index == 0 else None,
@@ -183,6 +201,7 @@ class Engine:
         for sample in group.samples:
             if sample.finish_reason is None:
                 sample.finish("abort")
+                self.counts.finished["abort"] += 1
                 self._core.inbox.append(FinishRequest(sample.id, "abort"))
             self._samples.pop(sample.id, None)
         return group.output()
@@ -223,9 +242,12 @@ class Engine:
                 continue
             group, sample = known
             group.note(update)
+            before = len(sample.token_ids)
             if sample.take(update, group.params):
                 self._core.inbox.append(FinishRequest(sample.id, "stop", len(sample.token_ids)))
+            self.counts.generation_tokens += max(0, len(sample.token_ids) - before)
             if sample.finish_reason is not None:
+                self.counts.finished[sample.finish_reason] += 1
                 del self._samples[sample.id]
             touched[group.request_id] = group
         for group in touched.values():
@@ -323,19 +345,3 @@ class Engine:
 
     def _decoder(self) -> Callable[[int], str] | None:
         return None if self.tokenizer is None else self.tokenizer.token_string
-
-
-def build_frontend(loaded: LoadedCore) -> Engine:
-    """Put the tokenizer and the request processing on a core.
-
-    Raises:
-        CheckpointError: The checkpoint has no usable tokenizer and skip_tokenizer_init is off.
-    """
-    tokenizer = None
-    if loaded.checkpoint is not None and not loaded.config.model.skip_tokenizer_init:
-        try:
-            tokenizer = Tokenizer.from_directory(loaded.checkpoint.directory)
-        except BaseException:
-            loaded.close()
-            raise
-    return Engine(loaded, tokenizer)

@@ -1,0 +1,202 @@
+"""`vtcore check`: what a model and its options resolve to, and the memory they would take.
+
+Does not: read weights or touch a device; it is steps 1 to 7 of the loader, so its figures are estimates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from vtcore.cli.engine_flags import add_engine_flags, given_from_args, notes_as_typed
+
+if TYPE_CHECKING:
+    from vtcore.config.engine_config import EngineConfig
+    from vtcore.engine.sampling_defaults import SamplingDefaults
+    from vtcore.errors import MemoryPlanError
+    from vtcore.planning import PlannedCore
+
+_FEATURES: Mapping[str, tuple[str, bool]] = {
+    "prefix caching": ("cache.enable_prefix_caching", False),
+    "asynchronous scheduling": ("scheduler.async_scheduling", False),
+    "jump-forward": ("scheduler.enable_jump_forward", False),
+    "captured graphs": ("model.enforce_eager", True),
+    "text": ("frontend.skip_tokenizer_init", True),
+}
+"""Feature -> the setting that says whether it is off, and the value that says so."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "check", help="show what a model and its options resolve to, without loading weights"
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="directory, checkpoint source or Hub id; config.json is enough"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    add_engine_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, print, and raise what would stop the start."""
+    given = given_from_args(args)
+
+    from vtcore.engine.frontend import sampling_defaults_of
+    from vtcore.loader import plan_core
+
+    planned = plan_core(given.options, sources=given.sources, environment=given.environment)
+    defaults = sampling_defaults_of(planned.config, planned.checkpoint)
+    memory_problem = _memory_problem(planned)
+    report = build_report(planned, defaults, notes_as_typed(given), memory_problem)
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print(report)
+    if memory_problem is not None:
+        raise memory_problem
+    return 0
+
+
+def _memory_problem(planned: PlannedCore) -> MemoryPlanError | None:
+    """Why this machine could not hold it."""
+    from vtcore.errors import MemoryPlanError
+    from vtcore.kv_cache.planner import plan_memory
+
+    try:
+        plan_memory(planned.specs, planned.limits)
+    except MemoryPlanError as error:
+        return error
+    return None
+
+
+def build_report(
+    planned: PlannedCore,
+    defaults: SamplingDefaults,
+    notes: Sequence[str] = (),
+    memory_problem: MemoryPlanError | None = None,
+) -> dict[str, Any]:
+    """Everything that `check` shows, as JSON types.
+
+    Args:
+        planned: Steps 1 to 7 of the loader.
+        defaults: Sampling parameters of requests that bring none.
+        notes: Of options that are always so.
+        memory_problem: Why this machine could not hold it.
+
+    Returns:
+        "model": what is served, and by whom. "config": path -> {"value", "origin"}. "memory": bytes by part,
+        an estimate. "sampling_defaults": parameter -> {"value", "origin"}. "off": feature -> why. "notes":
+        sentences. "problems": plugins that do not work, and memory that does not suffice.
+    """
+    config, plan = planned.config, planned.plan
+    return {
+        "model": {
+            "model": config.model.model,
+            "directory": None if planned.checkpoint is None else str(planned.checkpoint.directory),
+            "architectures": list(planned.hf_config.get("architectures") or ()),
+            "arch": str(planned.registered),
+            "num_parameters": sum(
+                prod(rule.shape) for rule in planned.arch.param_rules(planned.stored.names().keys())
+            ),
+        },
+        "config": {
+            path: {"value": _plain(value), "origin": str(config.origins[path])}
+            for path, value in config.values().items()
+        },
+        "memory": {
+            "is_estimate": True,
+            "weight_bytes": plan.weight_bytes,
+            "pools": [
+                {
+                    "lifetime": str(pool.lifetime),
+                    "kinds": sorted({spec.kind for spec in pool.specs}),
+                    "num_layers": sum(len(spec.layers) for spec in pool.specs),
+                    "num_units": pool.num_units,
+                    "unit_bytes": pool.unit_bytes,
+                    "num_bytes": pool.num_bytes,
+                }
+                for pool in plan.pools
+            ],
+            "table_bytes": plan.table_bytes,
+            "total_bytes": plan.total_bytes,
+            "available_bytes": planned.limits.available_bytes,
+            "max_model_len": plan.max_model_len,
+            "num_blocks": plan.num_blocks,
+        },
+        "sampling_defaults": {
+            name: {"value": _plain(value), "origin": origin}
+            for name, (value, origin) in defaults.rows().items()
+        },
+        "off": _features_off(config),
+        "notes": list(notes),
+        "problems": [
+            *(problem.message for problem in planned.registry.problems),
+            *([] if memory_problem is None else [str(memory_problem)]),
+        ],
+    }
+
+
+def _features_off(config: EngineConfig) -> dict[str, str]:
+    values = config.values()
+    return {
+        feature: f"{path} is {json.dumps(values[path])} ({config.origins[path]})"
+        for feature, (path, off) in _FEATURES.items()
+        if values[path] == off
+    }
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _print(report: dict[str, Any]) -> None:
+    model, memory = report["model"], report["memory"]
+    print(f"model {model['model']}")
+    print(f"  {', '.join(model['architectures']) or 'no architectures'}, served by arch {model['arch']}")
+    print(f"  {model['num_parameters']:,} parameters")
+    _print_origins("config", report["config"])
+    print(f"memory (an estimate; a request may have {memory['max_model_len']} tokens, prompt and output)")
+    _print_bytes("weights", memory["weight_bytes"])
+    for pool in memory["pools"]:
+        what = f"{pool['num_units']} x {pool['unit_bytes']} bytes, {pool['num_layers']} layers"
+        _print_bytes(f"pool {', '.join(pool['kinds'])}", pool["num_bytes"], what)
+    _print_bytes("tables", memory["table_bytes"])
+    available = memory["available_bytes"]
+    _print_bytes(
+        "total", memory["total_bytes"], "" if available is None else f"of {_size(available)} available"
+    )
+    _print_origins("sampling defaults (of requests that bring no parameters)", report["sampling_defaults"])
+    print("off")
+    for feature, why in report["off"].items():
+        print(f"  {feature}: {why}")
+    for note in report["notes"]:
+        print(f"note: {note}")
+    for problem in report["problems"]:
+        print(f"problem: {problem}")
+
+
+def _print_origins(title: str, rows: dict[str, Any]) -> None:
+    print(title)
+    shown = {name: json.dumps(row["value"]) for name, row in rows.items()}
+    name_width = max(map(len, rows), default=0)
+    value_width = min(max(map(len, shown.values()), default=0), 32)
+    for name, row in rows.items():
+        print(f"  {name:{name_width}}  {shown[name]:{value_width}}  {row['origin']}".rstrip())
+
+
+def _print_bytes(name: str, num_bytes: int, note: str = "") -> None:
+    print(f"  {name:<24} {_size(num_bytes):>12}  {note}".rstrip())
+
+
+def _size(num_bytes: int) -> str:
+    unit = "B"
+    number = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            break
+        number /= 1024
+    return f"{number:.1f} {unit}" if unit != "B" else f"{num_bytes} B"
