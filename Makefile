@@ -14,7 +14,7 @@ ifneq ($(filter-out 0 false,$(CI)),)
 PYTEST += -W error
 endif
 
-.PHONY: help env env-dev demo test test-slow lint format types bench clean clean-env
+.PHONY: help env env-dev demo test test-slow lint format types bench docs dist clean clean-env
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | \
@@ -52,6 +52,13 @@ types: env-dev ## Check types, strictly.
 
 bench: env-dev ## Measure against transformers on this CPU.
 	$(PY) bench/cpu.py
+
+docs: env-dev ## Write the references that are generated from the code.
+	$(PY) tools/reference.py
+
+dist: env-dev ## Build source distribution and wheel of every distribution into dist/.
+	@rm -rf dist
+	@$(PY) tools/build_dist.py
 
 clean: ## Remove what builds, checks and the demo wrote.
 	rm -rf build dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

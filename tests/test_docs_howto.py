@@ -69,7 +69,8 @@ def test_the_installed_policy_is_found_listed_and_orders(
     check(registry.load(registered))
     monkeypatch.setenv("VTCORE_PLUGINS", "shortest_first")
     assert main(["plugins", "list"]) == 0
-    assert "shortest_first (vtcore-shortest-first 0.1.0): shortest prompts first" in capsys.readouterr().out
+    row = r"^shortest_first +scheduler_policy +vtcore-shortest-first +0\.1\.0 +shortest prompts first$"
+    assert re.search(row, capsys.readouterr().out, re.MULTILINE)
     assert main(["plugins", "doctor"]) == 0
 
 
