@@ -31,6 +31,7 @@ demo: env ## Write a tiny checkpoint of random weights and generate text with it
 		.venv/bin/vtcore make-checkpoint --arch qwen3_5_dense --size tiny $(DEMO).partial && \
 		mv $(DEMO).partial $(DEMO); }
 	@.venv/bin/vtcore generate $(DEMO) --prompt "The quick brown fox" --max-tokens 32
+	@echo "next: docs/quickstart.md"
 
 test: env-dev ## Run every test that is not slow.
 	$(PYTEST) -m "not slow" $(PYTEST_ARGS)

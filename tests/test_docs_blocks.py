@@ -117,6 +117,11 @@ class Reader:
             return 0
         if install := re.fullmatch(r"python -m pip install (\./\S+)", text):
             return self.install(install[1])
+        if entered := re.fullmatch(r"mkdir -p (\w+) && cd \1", text):
+            self.folder /= entered[1]
+            self.folder.mkdir(exist_ok=True)
+            self.patch.chdir(self.folder)
+            return 0
         if SHELL.search(text) is None:
             words = shlex.split(text)
             if words[0] == "export":

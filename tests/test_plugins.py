@@ -31,6 +31,7 @@ from vtcore.errors import (
     PluginError,
     PluginLoadError,
     UnsupportedArchError,
+    VtcoreError,
 )
 from vtcore.interfaces.scheduler_policy import SchedulerPolicy
 from vtcore.plugins import GROUP, build_registry, registry_for
@@ -432,20 +433,59 @@ def test_an_arch_is_found_by_architecture_before_model_type() -> None:
     assert registry.arch_for({"architectures": None, "model_type": "ta"}).entry.name == "a"
 
 
-def test_an_unsupported_arch_says_what_is_installed_and_what_to_install() -> None:
+def test_an_unsupported_arch_says_what_is_installed_and_makes_up_no_package() -> None:
     registry = registry_of(arch_source("name='a', architectures=['ForA']"))
     with pytest.raises(UnsupportedArchError) as caught:
         registry.arch_for({"architectures": ["ForNew"], "model_type": "new_model"})
     message = str(caught.value)
     assert "['ForNew'], model_type 'new_model'" in message
     assert "serves ForA" in message
-    assert message.endswith(f"{sys.executable} -m pip install vtcore-new-model")
+    assert "docs/howto/add-a-model.md" in message
+    assert "pip install" not in message
+    assert "vtcore-new" not in message
 
 
-def test_no_install_command_is_made_from_a_strange_model_type() -> None:
-    with pytest.raises(UnsupportedArchError) as caught:
-        registry_of().arch_for({"model_type": "x; rm -r ."})
-    assert "pip install" not in str(caught.value)
+def refusals_of(registry: PluginRegistry, name: str) -> list[str]:
+    """What whoever wants `name` is told, asking for an arch, a policy, a cache kind or a source."""
+    found = []
+    for ask in (
+        lambda: registry.arch_for({"model_type": name}),
+        lambda: registry.policy(name),
+        lambda: registry.kv_cache_spec(name),
+        lambda: registry.checkpoint_source(name),
+    ):
+        with pytest.raises(VtcoreError) as caught:
+            ask()
+        found.append(str(caught.value))
+    return found
+
+
+def test_a_plugin_that_is_left_out_is_named_to_whoever_misses_something(install: Install) -> None:
+    install("fair-dist", policy_source("fair"), version="1.0")
+    install("other-dist", policy_source("other"), version="1.0")
+    for sentence in refusals_of(build_registry(allow=["other-dist"]), "fair"):
+        assert (
+            "plugin 'fair-dist' of fair-dist 1.0 is installed, but VTCORE_PLUGINS leaves it out" in sentence
+        )
+        assert "other-dist 1.0 is" not in sentence
+    for sentence in refusals_of(build_registry(block=["fair-dist"]), "fair"):
+        assert (
+            "plugin 'fair-dist' of fair-dist 1.0 is installed, but VTCORE_PLUGINS_BLOCK leaves it out"
+            in sentence
+        )
+    assert build_registry().left_out == ()
+
+
+def test_of_many_that_are_left_out_the_namesake_comes_first_and_the_rest_is_counted(install: Install) -> None:
+    for name in ("a", "b", "c", "vtcore-fair"):
+        install(name, policy_source(name), version="1.0")
+    registry = build_registry(allow=())
+    assert {str(one.plugin.plugin) for one in registry.left_out} >= {"a", "b", "c", "vtcore-fair"}
+    for sentence in refusals_of(registry, "fair"):
+        first = sentence.index("plugin 'vtcore-fair'")
+        assert sentence.count("leaves it out") == 3
+        assert first < sentence.index("leaves it out")
+        assert f"{len(registry.left_out) - 3} more are left out" in sentence
 
 
 @pytest.mark.parametrize("config", [{"architectures": "ForA"}, {"architectures": [1]}, {"model_type": 3}])

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtcore.errors import RequestError
+from vtcore.foreign_params import FOREIGN_PARAMS
 from vtcore.interfaces.batch import RowParams
 from vtcore.request import (
     MAX_COUNT,
@@ -119,7 +120,7 @@ def test_integers_end_where_the_engine_can_still_count() -> None:
         ("min_tokens", 2**31, 0, MAX_COUNT),
         ("seed", 2**63, 0, MAX_SEED),
     ):
-        assert f"{name}={value} is not an integer, {low} to {high}" in str(caught.value)
+        assert f"{name}={value} is above {high}; give an integer, {low} to {high}" in str(caught.value)
 
 
 def test_the_largest_integers_fit_the_samplers_tables() -> None:
@@ -137,10 +138,66 @@ def test_all_problems_are_named_at_once() -> None:
 
 
 def test_a_message_has_option_value_range_and_remedy() -> None:
-    with pytest.raises(RequestError, match=r"^top_p=0\.0 is not a finite number, > 0 and <= 1 \(1 keeps all"):
+    with pytest.raises(
+        RequestError, match=r"^top_p=0\.0 is not above 0; give a number > 0 and <= 1 \(1 keeps all"
+    ):
         SamplingParams(top_p=0.0)
     with pytest.raises(RequestError, match=r"^min_tokens=20 is above max_tokens=16; raise max_tokens$"):
         SamplingParams(min_tokens=20)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"n": -3}, "n=-3 is below 1; give an integer, 1 to 1024 (for more, send several requests)"),
+        ({"n": 1025}, "n=1025 is above 1024; give an integer, 1 to 1024 (for more, send several requests)"),
+        ({"n": "3"}, "n='3' is not an integer; give an integer, 1 to 1024 (for more, send several requests)"),
+        ({"seed": 2**63}, f"seed={2**63} is above {MAX_SEED}; give an integer, 0 to {MAX_SEED} "
+         "(leave it out and the engine chooses one)"),
+        ({"temperature": -3}, "temperature=-3 is below 0; give a number >= 0"),
+        ({"temperature": "hot"}, "temperature='hot' is not a number; give a number >= 0"),
+        ({"temperature": True}, "temperature=True is not a number; give a number >= 0"),
+        ({"temperature": NAN}, "temperature=nan is not finite; give a number >= 0"),
+        ({"temperature": 10**30}, f"temperature={10**30} is too large in absolute value; give a number >= 0"),
+        ({"top_p": 2}, "top_p=2 is above 1; give a number > 0 and <= 1 (1 keeps all ids)"),
+        ({"detokenize": 1}, "detokenize=1 is neither true nor false; give one of them"),
+        ({"stop": 5}, "stop=5 is no string and no list of strings; give one of them"),
+        ({"stop": [5]}, "stop[0]=5 is not a string; give strings"),
+        ({"bad_words": [""]}, "bad_words[0]='' is empty; leave it out"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]=-1 is below 0; a token id is an integer >= 0"),
+        ({"stop_token_ids": [1.5]}, "stop_token_ids[0]=1.5 is not an integer; a token id is an integer >= 0"),
+        ({"logit_bias": {"x": 1}}, "logit_bias key='x' is not an integer; a token id is an integer >= 0"),
+        ({"top_k": 10**9000}, f"top_k=an integer of {(10**9000).bit_length()} bits is above 2147483647; "
+         "give an integer, -1 to 2147483647 (0 keeps all ids)"),
+    ],
+)  # fmt: skip
+def test_a_wrong_type_and_a_value_beyond_a_limit_have_words_of_their_own(
+    options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(**options)
+    assert str(caught.value) == sentence
+
+
+VLLM_NAMES = """
+n presence_penalty frequency_penalty repetition_penalty temperature watermarking top_p top_k min_p
+seed stop stop_token_ids ignore_eos max_tokens min_tokens logprobs prompt_logprobs
+prompt_logprob_token_ids prompt_logprob_start logprob_token_ids flat_logprobs detokenize
+skip_special_tokens spaces_between_special_tokens include_stop_str_in_output output_kind
+stream_interval skip_clone output_text_buffer_length structured_outputs logit_bias allowed_token_ids
+extra_args bad_words skip_reading_prefix_cache thinking_token_budget repetition_detection
+routed_experts_prompt_start trace_decode_token_ids beam_width length_penalty
+"""
+"""Fields, public ones, of vLLM 0.32.0's SamplingParams and BeamSearchParams."""
+
+
+def test_every_sampling_parameter_of_vllm_is_served_or_refused_with_its_own_reason() -> None:
+    own = {attribute.name for attribute in fields(SamplingParams)}
+    assert set(VLLM_NAMES.split()) <= own | FOREIGN_PARAMS.keys()
+    assert not own & FOREIGN_PARAMS.keys()
+    for name in FOREIGN_PARAMS:
+        with pytest.raises(RequestError, match=f"^'{name}' is not served: .*; "):
+            SamplingParams.from_dict({name: None})
 
 
 def test_stop_strings_without_text_are_refused() -> None:
@@ -166,7 +223,9 @@ def test_an_unknown_key_is_refused_with_the_closest_name() -> None:
         RequestError, match="'temprature' is not a sampling parameter; did you mean 'temperature'"
     ):
         SamplingParams.from_dict({"temprature": 0.5, "n": 2})
-    with pytest.raises(RequestError, match=r"'zzz'.*known are n, temperature.*'qqqq'"):
+    with pytest.raises(
+        RequestError, match=r"'zzz' is not a sampling parameter; docs/configuration.md lists all .*'qqqq'"
+    ):
         SamplingParams.from_dict({"zzz": 0.5, "qqqq": 1})
     assert SamplingParams.from_dict({"temperature": 0.5}) == SamplingParams(temperature=0.5)
 
@@ -200,9 +259,9 @@ def test_a_prompt_that_leaves_room_for_one_token_is_served() -> None:
     [
         ([], "the prompt is empty"),
         ([1, 2, 3, 4], r"4 tokens, but max_model_len=4 leaves room for 3 and one output token"),
-        ([1, -1], r"prompt_token_ids\[1\]=-1 is not a token id of the model, an integer, 0 to 9"),
+        ([1, -1], r"prompt_token_ids\[1\]=-1 is no token id of the model; its ids are 0 to 9, "),
         ([1, 2, 10], r"prompt_token_ids\[2\]=10"),
-        ([1, "2"], r"prompt_token_ids\[1\]='2'"),
+        ([1, "2"], r"prompt_token_ids\[1\]='2' is not an integer; "),
         ([True], r"prompt_token_ids\[0\]=True"),
         ([1.0], r"prompt_token_ids\[0\]=1\.0"),
     ],
@@ -210,6 +269,26 @@ def test_a_prompt_that_leaves_room_for_one_token_is_served() -> None:
 def test_a_bad_prompt_is_refused(ids: list[Any], match: str) -> None:
     with pytest.raises(RequestError, match=match):
         check_prompt(ids, SamplingParams(), vocab_size=10, max_model_len=4)
+
+
+@pytest.mark.parametrize(
+    ("more_room", "ends"),
+    [
+        ("raise max_model_len", "shorten the prompt or raise max_model_len"),
+        ("give the cache more room", "shorten the prompt or give the cache more room"),
+        ("", "shorten the prompt"),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_told_what_would_make_room(more_room: str, ends: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        check_prompt([1] * 4, SamplingParams(), 10, 4, more_room)
+    assert str(caught.value).endswith(f"; {ends}")
+
+
+@pytest.mark.parametrize("prompt", [b"hi", bytearray(b"hi")])
+def test_bytes_are_refused_as_bytes(prompt: Any) -> None:
+    with pytest.raises(RequestError, match=r"a prompt of type byte.* is not served; decode it: "):
+        parse_prompt(prompt)
 
 
 def test_parameters_naming_ids_outside_the_vocabulary_are_refused_together() -> None:

@@ -77,13 +77,14 @@ def explain_failure(output: str, command: str, root: Path) -> SetupError:
 
 
 def run_step(host: Host, command: Sequence[str], root: Path) -> None:
-    """Run one install command with its output shown.
+    """Run one install command; its output is shown if it fails.
 
     Raises:
         SetupError: It failed; the sentence says why.
     """
-    status, tail = host.stream(command, root)
+    status, tail = host.run_long(command, root)
     if status != 0:
+        print(tail.rstrip("\n"), flush=True)
         raise explain_failure(tail, " ".join(command[:4]), root)
 
 
@@ -277,7 +278,7 @@ def install_torch(host: Host, python: str, root: Path, *, dev: bool) -> str:
     build = "with the CUDA libraries" if cuda else "CPU build"
     print(
         f"bootstrap: installing torch ({build}): "
-        f"expect to download {download:.1f} GB and to need {disk} GB of disk",
+        f"expect to download {download:.1f} GB and to need {disk} GB of disk; that takes minutes",
         flush=True,
     )
     if uv is not None:
@@ -304,6 +305,7 @@ def install_packages(host: Host, python: str, root: Path, *, dev: bool) -> None:
     editable = [part for folder in projects for part in ("-e", str(folder))]
     what = ["-r", "requirements-dev.txt"] if dev else editable
     constraint = ["-c", "constraints.txt"] if is_ci(host) else []
+    print(f"bootstrap: installing vtcore and its plugins{', and what the tests need' * dev}", flush=True)
     run_step(host, [python, "-m", "pip", "install", *what, *constraint], root)
     status, output = host.run([python, "-c", "import torch, vtcore"], SLOW_S)
     if status != 0:

@@ -75,8 +75,8 @@ class Host:
             return 127, str(error)
         return done.returncode, done.stdout.decode(errors="replace").strip()
 
-    def stream(self, command: Sequence[str], cwd: Path) -> tuple[int, str]:
-        """Run with its output passed on line by line; returns (exit code, the last lines)."""
+    def run_long(self, command: Sequence[str], cwd: Path) -> tuple[int, str]:
+        """Run quietly, however long it takes; returns (exit code, the last lines of its output)."""
         lines: list[str] = []
         with subprocess.Popen(
             list(command),
@@ -88,10 +88,7 @@ class Host:
         ) as process:
             assert process.stdout is not None
             for raw in process.stdout:
-                line = raw.decode(errors="replace")
-                sys.stdout.write(line)
-                sys.stdout.flush()
-                lines = [*lines[1 - KEPT_LINES :], line]
+                lines = [*lines[1 - KEPT_LINES :], raw.decode(errors="replace")]
         return process.returncode, "".join(lines)
 
     def executables(self, name: str) -> list[str]:

@@ -20,7 +20,8 @@ from reference_tables import code, table, vllm_lines
 
 from vtcore.cli.engine_flags import add_engine_flags
 from vtcore.cli.explain import errors_markdown
-from vtcore.cli.main import COMMANDS, EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
+from vtcore.cli.interruption import EXIT_INTERRUPTED, EXIT_TERMINATED
+from vtcore.cli.main import COMMANDS, EXIT_BROKEN_PIPE
 from vtcore.cli.parser import CommandParser
 from vtcore.config.env import HASH_SEED_NAMES, OPTION_VARIABLES, OWN_NAMES, SEED_NAMES
 from vtcore.config.options import UserOptions
@@ -155,7 +156,7 @@ CONFIGURATION_INTRODUCTION = """
 An option may be given in four places. The first in this list that gives it wins:
 
 1. a keyword of `LLM(...)` or a flag of the command line;
-2. a file, `--config FILE`: TOML, or YAML where the name ends in `.yaml` or `.yml`;
+2. a file, `--config FILE`: TOML, or by the end of its name YAML (`.yaml`, `.yml`) or JSON (`.json`);
 3. a variable `VTCORE_<OPTION>`;
 4. nobody: vtcore decides, from the architecture, the checkpoint and the machine.
 
@@ -289,6 +290,7 @@ An error is one line per problem, `error[CODE]: sentence`, and exit code:
 | 3 | environment: machine, installation, network; also when a `doctor` finds an error |
 | 4 | engine: a fault of vtcore or a plugin |
 | {EXIT_INTERRUPTED} | interrupted by Ctrl-C |
+| {EXIT_TERMINATED} | ended by SIGTERM |
 | {EXIT_BROKEN_PIPE} | the reader of the output went away |
 
 [errors.md](errors.md) has every code, `vtcore explain CODE` says the same.

@@ -6,6 +6,7 @@ Does not: do anything itself; it builds an engine and hands prompts to it.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +18,9 @@ from vtcore.config.engine_config import EngineConfig
 from vtcore.config.layers import GivenOptions, gather_options
 from vtcore.engine.chat import build_chat_renderer, render_conversations
 from vtcore.engine.engine import Engine
-from vtcore.engine.frontend import build_frontend
+from vtcore.engine.frontend import TextParts, build_frontend, load_text_parts
 from vtcore.engine.metrics import Metric, collect_metrics
-from vtcore.errors import RequestError
+from vtcore.errors import ConfigError, RequestError
 from vtcore.lifetime import LifetimeEvent
 from vtcore.loader import Internals, load_core
 from vtcore.outputs import RequestOutput
@@ -27,6 +28,8 @@ from vtcore.request import Prompt, RenderedPrompt, SamplingParams
 from vtcore.tokenization.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+_BYTES = (bytes, bytearray, memoryview)
 
 
 def load_engine(
@@ -37,21 +40,23 @@ def load_engine(
     """Load a core and put the front end on it; arguments and errors as `load_core`."""
     for note in given.notes:
         log.info("%s", note)
+    parts: list[TextParts] = []
     core = load_core(
         given.options,
         sources=given.sources,
         environment=given.environment,
         internals=internals,
+        on_config=lambda config, checkpoint: parts.append(load_text_parts(config, checkpoint)),
         on_event=on_event,
     )
-    return build_frontend(core)
+    return build_frontend(core, parts[0])
 
 
 class LLM:
     """A loaded model that generates.
 
     Args:
-        model: Checkpoint directory, checkpoint source or Hub id.
+        model: Checkpoint directory, checkpoint source or Hub id; None where `config` or VTCORE_MODEL has it.
         config: File of options, TOML or (by its ending) YAML; options given here win over it, and it wins
             over the environment. None reads no file.
         options: Fields of `UserOptions`, by name (dtype, device, block_size, num_blocks, max_model_len,
@@ -64,8 +69,16 @@ class LLM:
         MemoryPlanError: Weights and caches do not fit.
     """
 
-    def __init__(self, model: str | Path, *, config: str | Path | None = None, **options: Any) -> None:
-        self.engine = load_engine(gather_options({"model": str(model), **options}, config_file=config))
+    def __init__(
+        self, model: str | Path | None = None, *, config: str | Path | None = None, **options: Any
+    ) -> None:
+        # Anything else goes on as it is, for its type to be refused with the other options.
+        name = os.fspath(model) if isinstance(model, os.PathLike) else model
+        if config is not None and not isinstance(config, str | os.PathLike):
+            raise ConfigError(
+                f"config is of type {type(config).__name__}; give the path of a file of options"
+            )
+        self.engine = load_engine(gather_options({"model": name, **options}, config_file=config))
 
     @property
     def config(self) -> EngineConfig:
@@ -94,9 +107,10 @@ class LLM:
             RequestError: A prompt or a parameter cannot be served; nothing was started.
             EngineClosedError: `close` was called.
         """
-        if not isinstance(prompts, Iterable | RenderedPrompt):
+        # Bytes are a sequence of numbers to Python, none of which is a prompt.
+        if isinstance(prompts, _BYTES) or not isinstance(prompts, Iterable | RenderedPrompt):
             raise RequestError(
-                f"prompts is a {type(prompts).__name__}; give a prompt or a sequence of prompts"
+                f"prompts is of type {type(prompts).__name__}; give a prompt or a sequence of prompts"
             )
         several = [prompts] if isinstance(prompts, str | Mapping | RenderedPrompt) else list(prompts)
         params = sampling_params
@@ -104,7 +118,8 @@ class LLM:
             params = [params or self.get_default_sampling_params()] * len(several)
         if not isinstance(params, Sequence):
             raise RequestError(
-                f"sampling_params is a {type(params).__name__}; give one SamplingParams, or one per prompt"
+                f"sampling_params is of type {type(params).__name__}; give one SamplingParams, or one for "
+                f"each prompt"
             )
         if len(params) != len(several):
             raise RequestError(
@@ -152,7 +167,7 @@ class LLM:
         Raises:
             RequestError: A message, tool or parameter cannot be served; nothing was started.
             ChatTemplateError: The chat template refuses the messages, fails on them or exceeds its limits.
-            CheckpointError: The file of the option `chat_template` is no readable template.
+            ConfigError: The file of the option `chat_template` is no readable template any more.
             EngineClosedError: `close` was called.
         """
         renderer = build_chat_renderer(self.engine)

@@ -14,12 +14,11 @@ from attrs import define, evolve, frozen
 
 from vtcore.checkpoint.format import CheckpointFormat, InMemoryFormat
 from vtcore.checkpoint.parameters import LoadedParameters, estimate_parameter_bytes, load_parameters
-from vtcore.checkpoint.source import CheckpointDir
+from vtcore.checkpoint.source import CheckpointDir, naming_config
 from vtcore.config.engine_config import EngineConfig, Origin
 from vtcore.config.env import Environment, read_environment
 from vtcore.config.options import UserOptions
 from vtcore.engine.core import EngineCore
-from vtcore.engine.frontend import check_frontend
 from vtcore.errors import ConfigError
 from vtcore.execution.executor import Executor, InlineExecutor
 from vtcore.execution.model_runner import ModelRunner
@@ -129,6 +128,7 @@ def load_core(
     registry: PluginRegistry | None = None,
     environment: Environment | None = None,
     internals: Internals | None = None,
+    on_config: Callable[[EngineConfig, CheckpointDir | None], object] | None = None,
     on_event: Callable[[LifetimeEvent], None] | None = None,
 ) -> LoadedCore:
     """Build a core from a checkpoint, or from a config and tensors in memory.
@@ -139,13 +139,15 @@ def load_core(
         hf_config, tensors: config.json as parsed and tensors by their checkpoint names; both or none.
         registry: Plugins; None discovers them.
         environment: None reads the process's own.
+        on_config: Told of the settings and the checkpoint (None for tensors in memory) as soon as they are
+            known, before a weight is read; an exception it raises stops the build.
         on_event: Told of every step that begins, is built or closed.
 
     Raises:
         VtcoreError: Any step refuses; what was built before it has been closed.
     """
     lifetime = Lifetime(on_event)
-    inputs = _Inputs(options, sources or {}, hf_config, tensors, registry, environment)
+    inputs = _Inputs(options, sources or {}, hf_config, tensors, registry, environment, on_config)
     internals = internals or Internals()
     try:
         planned = _plan(lifetime, inputs, internals, only_plan=False)
@@ -161,17 +163,18 @@ def plan_core(
     sources: Mapping[str, Origin] | None = None,
     registry: PluginRegistry | None = None,
     environment: Environment | None = None,
+    on_config: Callable[[EngineConfig, CheckpointDir | None], object] | None = None,
 ) -> PlannedCore:
     """Run steps 1 to 7 only: no weights are needed, no memory has to suffice.
 
     Args:
-        options, sources, registry, environment: As for `load_core`.
+        options, sources, registry, environment, on_config: As for `load_core`.
 
     Raises:
         VtcoreError: A step refuses.
     """
     lifetime = Lifetime()
-    inputs = _Inputs(options, sources or {}, None, None, registry, environment)
+    inputs = _Inputs(options, sources or {}, None, None, registry, environment, on_config)
     try:
         return _plan(lifetime, inputs, Internals(), only_plan=True)
     finally:
@@ -188,6 +191,7 @@ class _Inputs:
     tensors: Mapping[str, torch.Tensor] | None
     registry: PluginRegistry | None
     environment: Environment | None
+    on_config: Callable[[EngineConfig, CheckpointDir | None], object] | None
 
 
 def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: bool) -> PlannedCore:
@@ -200,18 +204,19 @@ def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: b
         if hf_config is None:
             checkpoint = find_checkpoint(given.options, registry, only_plan)
             hf_config = checkpoint.hf_config
+        directory = None if checkpoint is None else checkpoint.directory
 
-    with lifetime.step(3, "arch"):
-        registered = registry.arch_for(hf_config)
-        arch: ModelArch = registry.load(registered)(hf_config)
+    with lifetime.step(3, "arch"), naming_config(directory):
+        registered, arch = registry.build_arch(hf_config)
 
     with lifetime.step(4, "options"):
-        config = resolve_for_arch(
-            given.options, given.sources, environment, registered.entry.name, arch, hf_config
-        )
+        with naming_config(directory):
+            config = resolve_for_arch(
+                given.options, given.sources, environment, registered.entry.name, arch, hf_config
+            )
         policy = make_policy(registry, config.scheduler.scheduling_policy)
-        if not only_plan:
-            check_frontend(config, checkpoint)
+        if given.on_config is not None:
+            given.on_config(config, checkpoint)
 
     with lifetime.step(6, "pools"):
         specs = collect_cache_specs(registry, arch, config, internals)
@@ -225,6 +230,7 @@ def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: b
         weight_bytes = estimate_parameter_bytes(arch, stored.names().keys(), dtype)
         limits = plan_limits(config, internals, weight_bytes, available_host_bytes())
         plan = plan_memory(specs, evolve(limits, available_bytes=None) if only_plan else limits)
+        config = config.fitted(plan.max_model_len)
 
     return PlannedCore(
         registry=registry,

@@ -116,13 +116,10 @@ def _conflict(claim: _Claim, one: Registered[Entry], two: Registered[Entry]) -> 
         )
         remedy = "block one of them (VTCORE_PLUGINS_BLOCK) or upgrade it"
     else:
-        message = (
-            f"{claim.kind} {claim.name!r} is claimed by {one.distribution} {one.version} and by "
-            f"{two.distribution} {two.version}"
-        )
+        message = f"{claim.kind} {claim.name!r} is claimed by {_named(one)} and by {_named(two)}"
         remedy = (
             f'pick one with the option plugin_owners={{"{claim.key}": "{one.distribution}"}} or '
-            f'"{two.distribution}", or uninstall the other'
+            f'"{two.distribution}" (--plugin-owner {claim.key}={one.distribution}), or uninstall the other'
         )
     return Problem(
         plugin=two.plugin,
@@ -133,6 +130,11 @@ def _conflict(claim: _Claim, one: Registered[Entry], two: Registered[Entry]) -> 
         name=claim.name,
         error=DuplicateNameError(f"{message}; {remedy}"),
     )
+
+
+def _named(one: Registered[Entry]) -> str:
+    """Distribution and version; a plugin file has none."""
+    return f"{one.distribution} {one.version}".rstrip()
 
 
 def _check_owners(owners: Mapping[str, str], claims: list[_Claim]) -> None:

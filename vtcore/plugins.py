@@ -27,7 +27,7 @@ from vtcore.host.installed import GROUP as GROUP
 from vtcore.host.installed import announced_plugins, pip_command
 from vtcore.interfaces.registry_entries import Entry
 from vtcore.ownership import freeze_registry
-from vtcore.registry import PluginInfo, PluginRegistry, Problem, Registered, distribution_key
+from vtcore.registry import LeftOut, PluginInfo, PluginRegistry, Problem, Registered, distribution_key
 from vtcore.suggest import did_you_mean
 
 _log = logging.getLogger(__name__)
@@ -80,11 +80,15 @@ def build_registry(
         )
     ]
     problems: list[Problem] = []
+    left_out: list[LeftOut] = []
     owners = owners or {}
+    block = tuple(block)
     if entry_points or allow is not None or block:
         installed, stale = announced_plugins() if entry_points else ([], [])
         problems += stale
-        candidates += _selected(installed, allow, tuple(block), owners)
+        allowed = None if allow is None else set(allow)
+        candidates += _selected(installed, allowed, block, owners)
+        left_out = _left_out(installed, allowed, block)
     candidates += [_from_module(module) for module in extra]
     candidates += [_from_file(Path(file)) for file in files]
 
@@ -104,7 +108,7 @@ def build_registry(
             offers += answers
     if problems and not keep_going:
         _log.warning("plugins with problems: %s", "; ".join(problem.message for problem in problems))
-    return freeze_registry(offers, owners, loaded, problems, keep_going)
+    return evolve(freeze_registry(offers, owners, loaded, problems, keep_going), left_out=tuple(left_out))
 
 
 def registry_for(options: UserOptions, environment: Environment, keep_going: bool = False) -> PluginRegistry:
@@ -120,12 +124,11 @@ def registry_for(options: UserOptions, environment: Environment, keep_going: boo
 
 def _selected(
     installed: list[tuple[EntryPoint, PluginInfo]],
-    allow: Iterable[str] | None,
+    allowed: set[str] | None,
     block: tuple[str, ...],
     owners: Mapping[str, str],
 ) -> list[_Candidate]:
     known = {info.plugin for _, info in installed}
-    allowed = None if allow is None else set(allow)
     wrong = [
         f"{option}: no installed plugin is named {name!r}{did_you_mean(name, known) or '; none is installed'}"
         for option, names in (("VTCORE_PLUGINS", allowed or ()), ("VTCORE_PLUGINS_BLOCK", block))
@@ -143,6 +146,16 @@ def _selected(
         )
         for point, info in installed
         if info.plugin not in block and (allowed is None or info.plugin in allowed)
+    ]
+
+
+def _left_out(
+    installed: list[tuple[EntryPoint, PluginInfo]], allowed: set[str] | None, block: tuple[str, ...]
+) -> list[LeftOut]:
+    return [
+        LeftOut(plugin=info, variable="VTCORE_PLUGINS_BLOCK" if info.plugin in block else "VTCORE_PLUGINS")
+        for _, info in installed
+        if info.plugin in block or (allowed is not None and info.plugin not in allowed)
     ]
 
 
@@ -204,9 +217,10 @@ def _ask(candidate: _Candidate, asked: pluggy.PluginManager) -> tuple[PluginInfo
     info = candidate.info
     try:
         module = candidate.load()
-    except PluginError:
+    except (PluginError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as cause:
+    # Extensions written in other languages raise what is no Exception, and scripts exit.
+    except BaseException as cause:
         raise PluginLoadError(f"{info}: cannot import it: {type(cause).__name__}: {cause}") from cause
     _check_marks(module, info)
     try:
@@ -232,7 +246,9 @@ def _answers(module: object, info: PluginInfo, asked: pluggy.PluginManager) -> l
         try:
             [answer] = getattr(asked.hook, point.hook)()
             entries = list(answer)
-        except (Exception, SystemExit) as cause:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as cause:
             raise PluginLoadError(f"{info}: {point.hook} failed: {type(cause).__name__}: {cause}") from cause
         for entry in entries:
             if type(entry) is not point.entry:

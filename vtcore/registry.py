@@ -6,7 +6,6 @@ Does not: discover plugins or call a hook; `vtcore.plugins` builds it once.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
@@ -20,9 +19,11 @@ from vtcore.errors import (
     PluginError,
     PluginLoadError,
     UnsupportedArchError,
+    VtcoreError,
 )
 from vtcore.hookspecs import HOOK_POINTS
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec
+from vtcore.interfaces.model_arch import ModelArch
 from vtcore.interfaces.registry_entries import (
     ArchEntry,
     CheckpointSourceEntry,
@@ -35,7 +36,8 @@ from vtcore.suggest import did_you_mean
 EntryT = TypeVar("EntryT", bound=Entry, covariant=True)
 """The class of the description held."""
 
-_MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MAX_LEFT_OUT = 3
+"""Plugins that one sentence names as left out."""
 
 
 @frozen(kw_only=True)
@@ -94,6 +96,26 @@ class Problem:
     error: PluginError | None = None
 
 
+@frozen(kw_only=True)
+class LeftOut:
+    """An installed plugin that the user's environment keeps out; its module was not imported.
+
+    Args:
+        variable: Which one keeps it out.
+    """
+
+    plugin: PluginInfo
+    variable: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What it may be meant by."""
+        return frozenset(map(distribution_key, (self.plugin.plugin, self.plugin.distribution)))
+
+    def __str__(self) -> str:
+        return f"{self.plugin} is installed, but {self.variable} leaves it out"
+
+
 def distribution_key(name: str) -> str:
     """The form in which distribution names are compared. Source: PEP 503, normalized names."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -113,6 +135,7 @@ class PluginRegistry:
         bare_id_source: Name of the checkpoint source that serves bare ids; None where no plugin offers one.
         plugins: All that registered, the core's own first.
         problems: Installed plugins that did not register, or whose metadata is doubtful.
+        left_out: Installed plugins that were not asked.
     """
 
     archs: Mapping[str, Registered[ArchEntry]] = field(converter=_frozen_mapping)
@@ -124,6 +147,7 @@ class PluginRegistry:
     bare_id_source: str | None
     plugins: tuple[PluginInfo, ...]
     problems: tuple[Problem, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def entries(self) -> tuple[tuple[str, Registered[Entry]], ...]:
@@ -157,6 +181,25 @@ class PluginRegistry:
             self._raise_if_broken(model_type)
         raise UnsupportedArchError(self._unsupported(architectures, model_type))
 
+    def build_arch(self, hf_config: Mapping[str, Any]) -> tuple[Registered[ArchEntry], ModelArch]:
+        """Find the arch of a checkpoint and let it read the config.
+
+        Raises:
+            VtcoreError: As `arch_for` and `load`, or as the arch refuses the config.
+            PluginError: The arch fails on it with an error of another kind.
+        """
+        registered = self.arch_for(hf_config)
+        arch_class = self.load(registered)
+        try:
+            return registered, arch_class(hf_config)
+        except VtcoreError:
+            raise
+        except (Exception, SystemExit) as cause:
+            raise PluginError(
+                f"arch {registered}, plugin {registered.plugin!r}, fails on the checkpoint's config: "
+                f"{type(cause).__name__}: {cause}; the config may be damaged, or the plugin too old for it"
+            ) from cause
+
     def policy(self, name: str) -> Registered[SchedulerPolicyEntry]:
         """Find a scheduler policy.
 
@@ -169,7 +212,7 @@ class PluginRegistry:
         self._raise_if_broken(name)
         raise ConfigError(
             f"$.scheduling_policy: {name!r} is offered by no installed plugin"
-            f"{did_you_mean(name, self.policies)}{self._broken_note()}"
+            f"{did_you_mean(name, self.policies)}{self._absent_note(name)}"
         )
 
     def kv_cache_spec(self, kind: str) -> Registered[KVCacheSpecEntry]:
@@ -183,7 +226,7 @@ class PluginRegistry:
         self._raise_if_broken(kind)
         raise PluginError(
             f"KV-cache spec {kind!r} is registered by no installed plugin"
-            f"{did_you_mean(kind, self.kv_cache_specs)}{self._broken_note()}"
+            f"{did_you_mean(kind, self.kv_cache_specs)}{self._absent_note(kind)}"
         )
 
     def checkpoint_source(self, name: str) -> Registered[CheckpointSourceEntry]:
@@ -198,7 +241,7 @@ class PluginRegistry:
         self._raise_if_broken(name)
         raise ConfigError(
             f"$.model: checkpoint source {name!r} is offered by no installed plugin"
-            f"{did_you_mean(name, self.checkpoint_sources)}{self._broken_note()}"
+            f"{did_you_mean(name, self.checkpoint_sources)}{self._absent_note(name)}"
         )
 
     def load(self, registered: Registered[Any]) -> Any:
@@ -216,7 +259,9 @@ class PluginRegistry:
         module_name, _, name = entry.implementation.partition(":")
         try:
             found = getattr(import_module(module_name), name)
-        except (Exception, SystemExit) as cause:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as cause:
             raise PluginLoadError(
                 f"{owner}: cannot import {entry.implementation}: {type(cause).__name__}: {cause}"
             ) from cause
@@ -245,9 +290,16 @@ class PluginRegistry:
             if problem.error is not None and named & wanted:
                 raise problem.error
 
-    def _broken_note(self) -> str:
+    def _absent_note(self, name: str) -> str:
+        """What is installed and serves nothing; of what was left out, the namesakes of `name` first."""
         broken = [f"{p.distribution} ({p.message})" for p in self.problems if p.error is not None]
-        return f"; installed but broken: {', '.join(broken)}" if broken else ""
+        sentences = [f"installed but broken: {', '.join(broken)}"] if broken else []
+        wanted = {distribution_key(name), distribution_key(f"vtcore-{name}")}
+        left_out = sorted(self.left_out, key=lambda one: not one.names & wanted)
+        sentences += [str(one) for one in left_out[:_MAX_LEFT_OUT]]
+        if len(left_out) > _MAX_LEFT_OUT:
+            sentences.append(f"{len(left_out) - _MAX_LEFT_OUT} more are left out")
+        return "".join(f"; {sentence}" for sentence in sentences)
 
     def _unsupported(self, architectures: tuple[str, ...], model_type: str) -> str:
         wanted = f"architectures {list(architectures)}, model_type {model_type!r}"
@@ -256,14 +308,12 @@ class PluginRegistry:
             for r in self.archs.values()
         ]
         installed = "; ".join(served) or "no arch"
-        sentence = f"no installed plugin serves the checkpoint's {wanted}; installed: {installed}"
-        if _MODEL_TYPE.fullmatch(model_type):
-            dashes = distribution_key(model_type)
-            sentence += (
-                f"; a plugin for it is by convention called so (look at who publishes it first): "
-                f"{sys.executable} -m pip install vtcore-{dashes}"
-            )
-        return sentence + self._broken_note()
+        # No name of a package is made up here: whoever registered it first would be installed.
+        return (
+            f"no installed plugin serves the checkpoint's {wanted}; installed: {installed}"
+            f"{self._absent_note(model_type)}; install a plugin that serves it, from a publisher you trust, "
+            f"or write one (docs/howto/add-a-model.md)"
+        )
 
 
 def _match_keys(hf_config: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
@@ -272,5 +322,8 @@ def _match_keys(hf_config: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     if not isinstance(architectures, list | tuple) or not all(isinstance(a, str) for a in architectures):
         raise CheckpointError(f"config.json: architectures is {architectures!r}, not a list of texts")
     if not isinstance(model_type, str):
-        raise CheckpointError(f"config.json: model_type is {model_type!r}, not a text")
+        raise CheckpointError(
+            f"config.json: model_type is {model_type!r}, not a text; use the config.json that the model was "
+            f"published with"
+        )
     return tuple(architectures), model_type

@@ -5,7 +5,6 @@ Does not: tokenize, give requests ids or know a model; `check_prompt` is told th
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -13,10 +12,14 @@ import numpy as np
 from attrs import field, fields, frozen
 from numpy.typing import NDArray
 
+from vtcore.config.options import REFERENCE
+from vtcore.config.shown import shown
 from vtcore.errors import RequestError
+from vtcore.foreign_params import FOREIGN_PARAMS
 from vtcore.interfaces.batch import RowParams
 from vtcore.request_checks import Problems
 from vtcore.sampling.mixing import child_seed
+from vtcore.suggest import did_you_mean
 
 __all__ = [
     "MAX_BIASED_IDS",
@@ -70,13 +73,17 @@ def _to_ids_or_none(value: Sequence[int] | None) -> tuple[int, ...] | None:
     return None if value is None else _to_ids(value)
 
 
+_MAX_ID_DIGITS = 20
+
+
 def _to_bias(value: Mapping[int, float] | Mapping[str, float] | None) -> dict[int, float] | None:
     """Keys written as decimal strings become ints; keys that cannot stay, for the checks to name."""
     if not isinstance(value, Mapping):
         return value
     bias: dict[Any, float] = {}
     for key, number in value.items():
-        is_decimal = isinstance(key, str) and key.isascii() and key.isdecimal()
+        # Python refuses to read thousands of digits; such a text stays, as one that is no id.
+        is_decimal = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= _MAX_ID_DIGITS
         bias[int(key) if is_decimal else key] = number
     return bias
 
@@ -150,7 +157,7 @@ class SamplingParams:
 
     def __attrs_post_init__(self) -> None:
         check = Problems()
-        check.integer("n", self.n, 1, MAX_N, "send several requests")
+        check.integer("n", self.n, 1, MAX_N, "for more, send several requests")
         check.number("temperature", self.temperature, low=0.0)
         check.number("top_p", self.top_p, above=0.0, high=1.0, remedy="1 keeps all ids")
         check.integer("top_k", self.top_k, -1, MAX_COUNT, "0 keeps all ids")
@@ -158,9 +165,9 @@ class SamplingParams:
         check.number("repetition_penalty", self.repetition_penalty, above=0.0, remedy="1 turns it off")
         check.number("presence_penalty", self.presence_penalty, low=-2.0, high=2.0, remedy="0 turns it off")
         check.number("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0, remedy="0 turns it off")
-        check.optional_integer("seed", self.seed, 0, MAX_SEED, "None lets the engine choose one")
+        check.optional_integer("seed", self.seed, 0, MAX_SEED, "leave it out and the engine chooses one")
         has_max = check.optional_integer(
-            "max_tokens", self.max_tokens, 1, MAX_COUNT, "None is all that is left"
+            "max_tokens", self.max_tokens, 1, MAX_COUNT, "leave it out for all that is left"
         )
         if check.integer("min_tokens", self.min_tokens, 0, MAX_COUNT) and has_max:
             check.that(
@@ -175,11 +182,13 @@ class SamplingParams:
         check.ids("stop_token_ids", self.stop_token_ids, MAX_STOPS)
         check.strings("bad_words", self.bad_words, MAX_STOPS)
         for name in ("logprobs", "prompt_logprobs"):
-            remedy = "-1 reports the whole vocabulary, None nothing"
+            remedy = "-1 reports the whole vocabulary; leave it out for none"
             check.optional_integer(name, getattr(self, name), -1, MAX_LOGPROBS, remedy)
         check.bias("logit_bias", self.logit_bias, MAX_BIASED_IDS)
         if self.allowed_token_ids is not None and check.ids("allowed_token_ids", self.allowed_token_ids):
-            check.that(len(self.allowed_token_ids) > 0, "allowed_token_ids is empty; None allows all ids")
+            check.that(
+                len(self.allowed_token_ids) > 0, "allowed_token_ids is empty; leave it out to allow all ids"
+            )
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize"):
             check.boolean(name, getattr(self, name))
         check.raise_if_any()
@@ -196,14 +205,21 @@ class SamplingParams:
 
 def _check_names(names: Iterable[object]) -> None:
     """Raises: RequestError, if one is no parameter; all are named, each with the closest one."""
-    known = [attribute.name for attribute in fields(SamplingParams)]
     check = Problems()
     for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-            check.that(False, f"{name!r} is not a sampling parameter; {hint}")
+        sentence = name_problem(name)
+        check.that(sentence is None, f"{shown(name)} is {sentence}")
     check.raise_if_any()
+
+
+def name_problem(name: object) -> str | None:
+    """Why a name is no sampling parameter that is served, as what follows "it is"; None when it is one."""
+    known = [attribute.name for attribute in fields(SamplingParams)]
+    if name in known:
+        return None
+    if isinstance(name, str) and name in FOREIGN_PARAMS:
+        return f"not served: {FOREIGN_PARAMS[name]}"
+    return f"not a sampling parameter{did_you_mean(str(name), known, see=REFERENCE)}"
 
 
 def resolve_row_params(
@@ -235,13 +251,18 @@ def resolve_row_params(
 
 
 def check_prompt(
-    token_ids: Sequence[int], params: SamplingParams, vocab_size: int, max_model_len: int
+    token_ids: Sequence[int],
+    params: SamplingParams,
+    vocab_size: int,
+    max_model_len: int,
+    more_room: str = "raise max_model_len",
 ) -> None:
     """Whether the model can serve this prompt with these parameters.
 
     Args:
         vocab_size: Ids are 0 <= id < vocab_size.
         max_model_len: Prompt and output together, in tokens.
+        more_room: How whoever runs the engine can raise that, for the error; "" where there is no way.
 
     Raises:
         RequestError: The prompt is empty, too long to leave room for one token (or for min_tokens, where the
@@ -249,17 +270,18 @@ def check_prompt(
             id outside it. All problems are named at once.
     """
     check = Problems()
+    or_room = f" or {more_room}" if more_room else ""
     check.that(len(token_ids) > 0, "the prompt is empty; give at least one token")
     check.that(
         len(token_ids) + 1 <= max_model_len or not token_ids,
         f"the prompt has {len(token_ids)} tokens, but max_model_len={max_model_len} leaves room for "
-        f"{max_model_len - 1} and one output token; shorten the prompt or raise max_model_len",
+        f"{max_model_len - 1} and one output token; shorten the prompt{or_room}",
     )
     left = max_model_len - len(token_ids)
     check.that(
         params.max_tokens is not None or params.min_tokens <= left or left < 1 or not token_ids,
         f"min_tokens={params.min_tokens} is above the {left} tokens that a prompt of {len(token_ids)} leaves "
-        f"of max_model_len={max_model_len}; lower min_tokens or raise max_model_len",
+        f"of max_model_len={max_model_len}; lower min_tokens{or_room}",
     )
     check.in_vocabulary("prompt_token_ids", token_ids, vocab_size)
     check.in_vocabulary("stop_token_ids", params.stop_token_ids, vocab_size)
@@ -314,6 +336,8 @@ def parse_prompt(prompt: Prompt) -> tuple[str | None, list[int] | None]:
         return prompt, None
     if isinstance(prompt, RenderedPrompt):
         return prompt.text, list(prompt.token_ids)
+    if isinstance(prompt, bytes | bytearray | memoryview):
+        raise RequestError(f"a prompt of type {type(prompt).__name__} is not served; decode it: {_FORMS}")
     if not isinstance(prompt, Mapping):
         raise RequestError(f"a prompt of type {type(prompt).__name__} is not served: {_FORMS}")
     if set(prompt) == {"prompt"}:

@@ -9,10 +9,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from vtcore.config.shown import shown
 from vtcore.errors import RequestError
 
 MAX_BIAS = 100.0
 """Largest absolute logit bias. Source: OpenAI API reference, logit_bias."""
+
+_LARGEST_INT = 2**63
+"""Larger ones, as numbers of a request, mean nothing and need not become floats."""
 
 
 class Problems:
@@ -34,8 +38,8 @@ class Problems:
 
     def integer(self, name: str, value: object, low: int, high: int, remedy: str | None = None) -> bool:
         """An int, not a bool, low <= value <= high."""
-        is_right = _is_int(value) and low <= value <= high  # type: ignore[operator]
-        return self._note(name, value, is_right, f"an integer, {low} to {high}", remedy)
+        wrong = _beyond(value, low, None, high) if _is_int(value) else "not an integer"
+        return self._note(name, value, wrong, f"give an integer, {low} to {high}", remedy)
 
     def optional_integer(
         self, name: str, value: object, low: int, high: int, remedy: str | None = None
@@ -63,36 +67,32 @@ class Problems:
             )
             if limit is not None
         ]
-        is_right = (
-            _is_number(value)
-            and (low is None or value >= low)  # type: ignore[operator]
-            and (above is None or value > above)  # type: ignore[operator]
-            and (high is None or value <= high)  # type: ignore[operator]
-        )
-        return self._note(name, value, is_right, f"a finite number, {' and '.join(limits)}", remedy)
+        wrong = _no_number(value) or _beyond(value, low, above, high)
+        return self._note(name, value, wrong, f"give a number {' and '.join(limits)}", remedy)
 
     def boolean(self, name: str, value: object) -> bool:
         """True or False itself."""
-        return self._note(name, value, isinstance(value, bool), "True or False", None)
+        wrong = "" if isinstance(value, bool) else "neither true nor false"
+        return self._note(name, value, wrong, "give one of them")
 
     def strings(self, name: str, value: object, most: int) -> bool:
         """A tuple of at most `most` strings, none empty."""
         if not isinstance(value, tuple):
-            return self._note(name, value, False, "a string or a list of strings", None)
-        wrong = next((i for i, text in enumerate(value) if not isinstance(text, str) or not text), None)
-        if wrong is not None:
-            return self._note(
-                f"{name}[{wrong}]", value[wrong], False, "a string that is not empty", "leave it out"
-            )
+            return self._note(name, value, "no string and no list of strings", "give one of them")
+        for index, text in enumerate(value):
+            if not isinstance(text, str):
+                return self._note(f"{name}[{index}]", text, "not a string", "give strings")
+            if not text:
+                return self._note(f"{name}[{index}]", text, "empty", "leave it out")
         return self._at_most(name, len(value), most)
 
     def ids(self, name: str, value: object, most: int | None = None) -> bool:
         """A tuple of ints >= 0, at most `most`."""
         if not isinstance(value, tuple):
-            return self._note(name, value, False, "a list of token ids", None)
-        wrong = next((i for i, entry in enumerate(value) if not _is_int(entry) or entry < 0), None)
-        if wrong is not None:
-            return self._note(f"{name}[{wrong}]", value[wrong], False, "a token id, an integer >= 0", None)
+            return self._note(name, value, "not a list of token ids", "give a list")
+        for index, entry in enumerate(value):
+            if wrong := _no_id(entry):
+                return self._note(f"{name}[{index}]", entry, wrong, "a token id is an integer >= 0")
         return most is None or self._at_most(name, len(value), most)
 
     def bias(self, name: str, value: object, most: int) -> bool:
@@ -100,12 +100,12 @@ class Problems:
         if value is None:
             return True
         if not isinstance(value, dict):
-            return self._note(name, value, False, "a mapping of token ids to numbers", None)
+            return self._note(name, value, "not a mapping of token ids to numbers", "give one")
         for key, number in value.items():
-            if not _is_int(key) or key < 0:
-                return self._note(f"{name} key", key, False, "a token id, an integer >= 0", None)
+            if wrong := _no_id(key):
+                return self._note(f"{name} key", key, wrong, "a token id is an integer >= 0")
             if not self.number(
-                f"{name}[{key}]",
+                f"{name}[{shown(key)}]",
                 number,
                 low=-MAX_BIAS,
                 high=MAX_BIAS,
@@ -116,31 +116,51 @@ class Problems:
 
     def in_vocabulary(self, name: str, ids: Sequence[object], vocab_size: int) -> bool:
         """Ints with 0 <= id < vocab_size; the first that is not is named with its index."""
-        wrong = next((i for i, v in enumerate(ids) if type(v) is not int or not 0 <= v < vocab_size), None)
-        if wrong is None:
+        index = next((i for i, v in enumerate(ids) if type(v) is not int or not 0 <= v < vocab_size), None)
+        if index is None:
             return True
-        legal = f"a token id of the model, an integer, 0 to {vocab_size - 1}"
-        return self._note(f"{name}[{wrong}]", ids[wrong], False, legal, "use the model's own tokenizer")
+        found = ids[index]
+        wrong = "no token id of the model" if type(found) is int else "not an integer"
+        advice = f"its ids are 0 to {vocab_size - 1}, use the model's own tokenizer"
+        return self._note(f"{name}[{index}]", found, wrong, advice)
 
     def _at_most(self, name: str, num: int, most: int) -> bool:
         return self.that(num <= most, f"{name} has {num} entries; at most {most} are served, leave some out")
 
-    def _note(self, name: str, value: object, is_right: bool, legal: str, remedy: str | None) -> bool:
-        return self.that(
-            is_right, f"{name}={_shown(value)} is not {legal}" + (f" ({remedy})" if remedy else "")
-        )
+    def _note(self, name: str, value: object, wrong: str, advice: str, remedy: str | None = None) -> bool:
+        """Note what is wrong with a value, unless that is ""."""
+        more = f" ({remedy})" if remedy else ""
+        return not wrong or self.that(False, f"{name}={shown(value)} is {wrong}; {advice}{more}")
 
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
+def _no_number(value: Any) -> str:
+    """Why a value is no number that can be computed with, or ""."""
     if isinstance(value, float):
-        return math.isfinite(value)
-    return _is_int(value) and abs(value) <= 2**63
+        return "" if math.isfinite(value) else "not finite"
+    if not _is_int(value):
+        return "not a number"
+    return "" if abs(value) <= _LARGEST_INT else "too large in absolute value"
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _no_id(value: Any) -> str:
+    if not _is_int(value):
+        return "not an integer"
+    return "below 0" if value < 0 else ""
+
+
+def _beyond(value: Any, low: float | None, above: float | None, high: float | None) -> str:
+    """Which limit a number passes, or ""."""
+    if low is not None and value < low:
+        return f"below {_limit(low)}"
+    if above is not None and value <= above:
+        return f"not above {_limit(above)}"
+    return f"above {_limit(high)}" if high is not None and value > high else ""
+
+
+def _limit(limit: float) -> str:
+    # An integer's digits all count: seeds end at 2**63 - 1.
+    return f"{limit:g}" if isinstance(limit, float) else str(limit)

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from vtcore.checkpoint.format import InMemoryFormat
 from vtcore.checkpoint.safetensors import SafetensorsFormat
 from vtcore.checkpoint.shards import INDEX_FILE
-from vtcore.errors import CheckpointError, MissingTensorError
+from vtcore.errors import CheckpointError, IncompleteCheckpointError, MissingTensorError
 
 A = torch.arange(12, dtype=torch.float32).reshape(4, 3)
 B = torch.arange(6, dtype=torch.bfloat16)
@@ -109,13 +109,30 @@ def test_an_index_naming_an_absent_file_is_refused(tmp_path: Path) -> None:
 def test_an_index_naming_a_tensor_its_shard_lacks_is_refused(tmp_path: Path) -> None:
     write_shards(tmp_path)
     write_index(tmp_path, {"a": FIRST, "b": FIRST})
-    with pytest.raises(CheckpointError, match=f"places tensor b in {FIRST}, which does not have it"):
+    with pytest.raises(CheckpointError, match=f"places tensor b in {FIRST}, .*; fetch the index and"):
         SafetensorsFormat(tmp_path)
 
 
-@pytest.mark.parametrize("file", ["../out.safetensors", "sub/x.safetensors", "/etc/passwd", "", 3, None])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "../out.safetensors",
+        "sub/x.safetensors",
+        "..\\x.safetensors",
+        "/etc/passwd",
+        "..",
+        ".safetensors",
+        "a\0.safetensors",
+        "a\n.safetensors",
+        "config.json",
+        "",
+        3,
+        None,
+    ],
+)
 def test_an_index_may_only_name_files_of_its_folder(tmp_path: Path, file: object) -> None:
     write_shards(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
     write_index(tmp_path, {"a": file})
     with pytest.raises(CheckpointError, match="file of the same folder"):
         SafetensorsFormat(tmp_path)
@@ -193,8 +210,14 @@ def test_a_malformed_header_is_refused(tmp_path: Path, header: bytes, message: s
 
 
 def test_a_file_of_another_kind_is_no_safetensors_file(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    (tmp_path / "model.safetensors").write_bytes(b"<html><body>not here</body></html>")
     with pytest.raises(CheckpointError, match="is not a safetensors file: it claims"):
+        SafetensorsFormat(tmp_path)
+
+
+def test_a_pointer_of_git_lfs_is_an_incomplete_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(IncompleteCheckpointError, match=r"is a pointer of git-lfs.*`git lfs pull`"):
         SafetensorsFormat(tmp_path)
 
 

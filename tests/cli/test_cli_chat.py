@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from vtcore import LLM, SamplingParams
 from vtcore.cli.main import main
@@ -24,7 +25,7 @@ from vtcore.cli.make_checkpoint import make_checkpoint
 FLAGS = ("--dtype", "float64", "--num-blocks", "24", "--block-size", "32", "--max-model-len", "512")
 SHORT = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos")
 PATIENCE_S = 120.0
-PRESS_AGAIN_S = 10.0
+PRESS_AGAIN_S = 3.0
 
 Chat = Callable[..., tuple[int, str, str]]
 
@@ -123,7 +124,7 @@ def test_an_error_of_the_template_costs_its_turn_only(
     )
     code, out, err = chat("a\nno\n/think on\nb\n", *SHORT, "--chat-template", str(file))
     assert code == 2
-    assert "error[VT241]: I will not.\n" in err
+    assert "error[VT241]: I will not.\nmore: vtcore explain VT241\n" in err
     assert "this model's chat template has no switch for thinking" in err
     with LLM(str(tiny_checkpoint), dtype="float64", num_blocks=24, block_size=32, max_model_len=512) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
@@ -136,13 +137,16 @@ def test_what_cannot_chat_says_so_at_the_start(
 ) -> None:
     code, out, err = chat("hello\n", "--skip-tokenizer-init")
     assert (code, out) == (2, "")
-    assert "error[VT240]: the engine has no tokenizer, so conversations are not served" in err
+    assert err.startswith("error[VT203]: chat is text, and --skip-tokenizer-init makes none; leave it out\n")
     code, out, err = chat("hello\n", "--chat-template", str(tmp_path / "absent"))
     assert (code, out) == (2, "")
     assert "absent" in err
     code, _, err = chat("hello\n", "--temperature", "hot")
     assert code == 2
     assert "--temperature" in err
+    monkeypatch.setattr("vtcore.llm.load_engine", lambda options: pytest.fail("the weights were loaded"))
+    assert chat("hello\n", "--min-tokens", "9", "--max-tokens", "3")[0] == 2
+    assert chat("hello\n", "--skip-tokenizer-init")[0] == 2
     monkeypatch.setattr("sys.stdin", None)
     assert main(["chat", str(tiny_checkpoint), *FLAGS]) == 2
 
@@ -179,6 +183,18 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
+
+    def press(self, keys: str, pattern: str) -> None:
+        """Press keys, again if they were missed as `exit_code` says, until the pattern shows."""
+        end, again = time.monotonic() + PATIENCE_S, 0.0
+        while not re.search(pattern, self.text):
+            assert time.monotonic() < end, self.text
+            if time.monotonic() > again:
+                self.type(keys)
+                again = time.monotonic() + PRESS_AGAIN_S
+            if select.select([self._master], [], [], 0.1)[0]:
+                self.text += os.read(self._master, 65536).decode("utf-8", "replace")
+        self.wait_for(pattern)
 
     def exit_code(self, press: str) -> int:
         """Press a key to leave, and read to the end, so that the process never waits for a reader."""
@@ -247,6 +263,42 @@ def test_ctrl_c_stops_an_answer_keeps_it_and_leaves_at_the_prompt(
     long.wait_for("> ")
     assert long.exit_code("\x03") == 130
     assert "Traceback" not in long.text
+
+
+def test_the_first_ctrl_c_at_the_prompt_drops_the_line_and_a_line_between_counts_anew(
+    terminal: Callable[..., Terminal],
+) -> None:
+    one = terminal(*SHORT)
+    for _ in range(2):
+        one.press("half a line\x03", "Ctrl-C again leaves; so does Ctrl-D")
+        one.wait_for("> ")
+        one.type("/think maybe\n")
+        one.wait_for("found 'maybe'")
+        one.wait_for("> ")
+    assert one.exit_code("\x03") == 130
+
+
+def test_sigterm_leaves_a_chat_with_143(terminal: Callable[..., Terminal]) -> None:
+    long = terminal("--max-model-len", "32768", "--num-blocks", "1025", "--temperature", "0", "--ignore-eos")
+    long.type("hello\n")
+    long.wait_for(r"hello\r?\n[\s\S]{40}")
+    long.process.send_signal(signal.SIGTERM)
+    assert long.exit_code("") == 143
+    assert "Traceback" not in long.text
+
+
+def test_control_characters_of_an_answer_show_as_escapes_at_a_terminal_only(
+    terminal: Callable[..., Terminal], chat: Chat, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_checkpoint / "tokenizer.json"))
+    [escape] = tokenizer.encode("\x1b").ids
+    flags = ("--max-tokens", "2", "--ignore-eos", "--allowed-token-ids", str(escape))
+    one = terminal(*flags)
+    one.type("hello\n")
+    shown = one.wait_for("ends here")
+    assert r"\x1b\x1b" in shown
+    assert "\x1b\x1b" not in shown
+    assert chat("hello\n", *flags)[1] == "\x1b\x1b\n"
 
 
 def test_ctrl_d_leaves_with_0(terminal: Callable[..., Terminal]) -> None:

@@ -88,11 +88,43 @@ def test_sampling_defaults_come_with_their_files(full: Path, capsys: pytest.Capt
     defaults = check(capsys, full, "--override-generation-config", override)["sampling_defaults"]
     assert defaults["top_k"] == {"value": 7, "origin": "override_generation_config"}
     assert defaults["temperature"] == {"value": 0.6, "origin": str(full / "generation_config.json")}
-    assert defaults["max_tokens"] == {"value": 16, "origin": "default"}
+    assert defaults["max_tokens"] == {
+        "value": 16,
+        "origin": "default; in chat and on the command line the context is the limit",
+    }
+    assert defaults["min_tokens"] == {"value": 0, "origin": "default"}
     assert check(capsys, full, "--generation-config", "neutral")["sampling_defaults"]["temperature"] == {
         "value": 1.0,
         "origin": "default",
     }
+
+
+def test_files_that_options_name_are_looked_for(
+    config_only: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("--chat-template", "--tokenizer", "--generation-config"):
+        missing = tmp_path / "missing"
+        assert main(["check", str(config_only), option, str(missing)]) == 2
+        assert str(missing) in capsys.readouterr().err
+    assert main(["check", str(config_only), "--tokenizer", str(tmp_path)]) == 2
+    assert f"error[VT201]: --tokenizer: {str(tmp_path)!r} is no directory" in capsys.readouterr().err
+
+
+def test_a_file_of_options_may_name_the_model(
+    full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "options.toml"
+    file.write_text(f"model = {json.dumps(str(full))}\nnum_blocks = 16\nskip_tokenizer_init = true\n")
+    assert check(capsys, "--config", file)["config"]["model.model"] == {
+        "value": str(full),
+        "origin": f"config file: {file}",
+    }
+    with LLM(config=file) as llm:
+        assert llm.config.model.model == str(full)
+        with pytest.raises(TypeError, match="cannot be changed"):
+            llm.config.origins.clear()  # type: ignore[attr-defined]
+    assert main(["check", "--json"]) == 2
+    assert "error[VT201]: MODEL: no model is given" in capsys.readouterr().err
 
 
 def test_what_is_off_says_why(config_only: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,8 +152,8 @@ def test_too_little_memory_shows_everything_and_then_refuses(
     said = capsys.readouterr()
     assert "cache.num_blocks" in said.out
     assert "problem: num_blocks=4000000000" in said.out
-    assert "error[VT230]: num_blocks=4000000000" in said.err
-    assert "the largest num_blocks that fits is" in said.err
+    assert "error[VT230]: --num-blocks 4000000000" in said.err
+    assert "the largest --num-blocks that fits is" in said.err
 
 
 def test_a_model_that_nothing_serves_is_refused_with_its_code(

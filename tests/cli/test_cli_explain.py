@@ -33,7 +33,15 @@ def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize(
     ("word", "guess"),
-    [("VT2001", "did you mean 'VT201'"), ("VT999", "VT"), ("xyz", "without a code, lists them")],
+    [
+        ("VT2001", "; did you mean 'VT201'"),
+        ("VT999", "VT"),
+        ("xyz", "; vtcore explain, without a code, lists them"),
+        ("V", "; vtcore explain, without a code, lists them"),
+        ("VT1", "; vtcore explain, without a code, lists them"),
+        ("VT40", "; these begin so: VT400, VT401, VT402\n"),
+        ("40", "; these begin so: VT400, VT401, VT402\n"),
+    ],
 )
 def test_an_unknown_code_gets_a_guess(word: str, guess: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", word]) == 2

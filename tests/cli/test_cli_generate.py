@@ -109,15 +109,18 @@ def test_without_a_tokenizer_ids_are_printed(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--temperature", "-1"], "temperature=-1.0 is not a finite number"),
-        (["--temperature", "nan"], "temperature=nan"),
+        (["--temperature", "-1"], "--temperature: -1.0 is below 0; give a number >= 0"),
+        (["--temperature", "nan"], "--temperature: nan is not finite"),
         (["--temperature", "hot"], "--temperature: 'hot' is not a number"),
-        (["--top-p", "0"], "top_p=0.0"),
-        (["--top-k", str(2**63)], f"top_k={2**63} is not an integer, -1 to {2**31 - 1}"),
-        (["--max-tokens", "0"], "max_tokens=0"),
+        (["--top-p", "0"], "--top-p: 0.0 is not above 0"),
+        (
+            ["--top-k", str(2**63)],
+            f"--top-k: {2**63} is above {2**31 - 1}; give an integer, -1 to {2**31 - 1}",
+        ),
+        (["--max-tokens", "0"], "--max-tokens: 0 is below 1"),
         (["--max-tokens", "1.5"], "--max-tokens: '1.5' is not an integer"),
-        (["--n", "0"], "n=0"),
-        (["--sampling-seed", "-1"], "seed=-1"),
+        (["--n", "0"], "--n: 0 is below 1"),
+        (["--sampling-seed", "-1"], "--sampling-seed: -1 is below 0"),
         (["--stop", ""], "stop[0]=''"),
         (["--prompt-token-ids", "1,2"], "give a prompt as --prompt TEXT or as --prompt-token-ids"),
         (["--dtype", "float8"], "--dtype: 'float8' is not served"),
@@ -149,15 +152,17 @@ def test_a_bad_flag_is_one_sentence_and_code_2(
         (["--prompt", "x", "--input", "y"], "one of the three"),
         (["--prompt", "x", "--output", "y"], "--output goes with --input"),
         (["--prompt", "x", "--overwrite"], "--overwrite goes with --input"),
+        (["--prompt", "x", "--chat-template", "t"], "--chat-template holds for conversations"),
+        (["--prompt", "x", "--default-chat-template-kwargs.a", "1"], "-kwargs holds for conversations"),
         (["--prompt", "x", "--logprobs", "1"], "--logprobs is shown with --json or --input only"),
         (["--input", "y"], "--input needs --output"),
         (["--input", "y", "--output", "z", "--json"], "--json goes with a single prompt"),
         (["--input", "y", "--output", "-", "--overwrite"], "--overwrite goes with a file"),
-        (["--prompt-token-ids", "1,x"], "'1,x' is no list of ids"),
-        (["--prompt-token-ids", ""], "is no list of ids"),
+        (["--prompt-token-ids", "1,x"], "'x' is no token id; give a list of ids like 1,2,3"),
+        (["--prompt-token-ids", ""], "'' is no token id"),
         (["--prompt-token-ids", "1,99999"], "prompt_token_ids[1]=99999"),
-        (["--prompt", "x", "--skip-tokenizer-init"], "the engine has no tokenizer"),
-        (["--prompt", "word " * 40, "--max-model-len", "16"], "max_model_len=16 leaves room for 15"),
+        (["--prompt", "x", "--skip-tokenizer-init"], "--skip-tokenizer-init makes no ids of it"),
+        (["--prompt", "word " * 40, "--max-model-len", "16"], "--max-model-len 16 leaves room for 15"),
     ],
 )
 def test_a_bad_prompt_is_one_sentence_and_code_2(
@@ -186,3 +191,11 @@ def test_a_config_whose_dtype_is_no_name_is_one_sentence_and_code_2(
     (tmp_path / "config.json").write_text(changed)
     assert main(["generate", str(tmp_path), "--prompt", "x"]) == 2
     assert "config.json: `dtype` is 5, not the name of a dtype" in capsys.readouterr().err
+
+
+def test_a_chat_template_of_a_file_of_options_is_not_asked_for_by_this_prompt(
+    tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.toml").write_text("default_chat_template_kwargs = {enable_thinking = false}\n")
+    argv = ["generate", str(tiny_checkpoint), "--prompt", "x", "--max-tokens", "1", *FLAGS]
+    assert main([*argv, "--config", str(tmp_path / "c.toml")]) == 0

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from vtcore import LLM, SamplingParams
+from vtcore.cli.batch_checks import check_line
 from vtcore.cli.main import main
 from vtcore.cli.make_checkpoint import make_checkpoint
 from vtcore.request import child_seed
@@ -149,10 +150,27 @@ def test_the_sampling_seed_is_every_lines_parent(checkpoint: Path, write: Write,
         ({"prompt": "x", "id": [1]}, "id is [1], not a text or an integer"),
         ({"prompt": "x", "sampling_params": 3}, "sampling_params is no object"),
         ({"prompt": "x", "sampling_params": {"temprature": 1}}, "did you mean 'temperature'"),
-        ({"prompt": "x", "sampling_params": {"top_p": 0}}, "top_p=0 is not a finite number"),
+        ({"prompt": "x", "sampling_params": {"top_p": 0}}, "top_p=0 is not above 0"),
         ('{"prompt": "\\ud800"}', "half of a surrogate pair"),
         ('{"messages": [], "chat_template_kwargs": {"x": 1e999}}', "a number in it is not finite"),
         ({"messages": "hi", "add_generation_prompt": 1}, "add_generation_prompt is 1, not true or false"),
+        ({"prompt": 5}, '"prompt" is of type int'),
+        ({"prompt_token_ids": 5}, '"prompt_token_ids" is of type int'),
+        ({"prompt_token_ids": []}, "the prompt is empty"),
+        ({"prompt_token_ids": [1, "2"]}, "prompt_token_ids[1]='2' is not an integer"),
+        ({"prompt_token_ids": [-1]}, "prompt_token_ids[0]=-1 is below 0"),
+        ({"messages": []}, "messages is empty"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content: of type int"),
+        ({"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, "tools[0]"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": 5},
+            "chat_template_kwargs is",
+        ),
+        (
+            {"prompt": 5, "id": [1], "sampling_params": {"top_p": 0, "top_k": -9}, "tools": []},
+            'tools goes with messages only; id is [1], not a text or an integer; "prompt" is of type int',
+        ),
+        ({"prompt": 5, "id": [1], "sampling_params": {"top_p": 0, "top_k": -9}}, "top_k=-9"),
     ],
 )
 def test_a_line_of_a_wrong_form_is_refused_before_the_model_is_looked_for(
@@ -170,12 +188,11 @@ def test_a_line_of_a_wrong_form_is_refused_before_the_model_is_looked_for(
     ("line", "message"),
     [
         ({"prompt": ""}, "the prompt is empty"),
-        ({"prompt": 5}, '"prompt" is of type int'),
         ({"prompt_token_ids": [1, 99999]}, "prompt_token_ids[1]=99999"),
         ({"prompt_token_ids": [7] * 96}, "the prompt has 96 tokens, but max_model_len=96"),
         ({"prompt": "x", "sampling_params": {"min_tokens": 96}}, "min_tokens=96 is above the"),
-        ({"messages": []}, "messages"),
         ({"messages": [{"role": "nobody", "content": "x"}]}, "nobody"),
+        ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages[0].mood"),
     ],
 )
 def test_a_line_that_the_model_cannot_serve_is_refused_before_the_first_one_runs(
@@ -192,6 +209,32 @@ def test_a_line_that_the_model_cannot_serve_is_refused_before_the_first_one_runs
     assert problem.startswith(f"error[VT201]: {source}:2: ")
     assert message in problem
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_problems_of_every_kind_come_in_one_round(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write("{", {"promt": "x"}, {"prompt": 5}, {"prompt": "x", "sampling_params": {"top_p": 0}})
+    assert run(tmp_path / "absent", source, tmp_path / "out.jsonl") == 2
+    problems = capsys.readouterr().err.splitlines()[:-1]
+    assert [problem.split(": ")[1] for problem in problems] == [f"{source}:{i}" for i in (1, 2, 3, 4)]
+
+
+def test_text_without_a_tokenizer_is_refused_before_the_model_is_looked_for(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(
+        {"prompt": "x"}, {"prompt_token_ids": [1]}, {"messages": [{"role": "user", "content": "x"}]}
+    )
+    assert run(tmp_path / "absent", source, tmp_path / "out.jsonl", "--skip-tokenizer-init") == 2
+    problems = capsys.readouterr().err.splitlines()[:-1]
+    text = "it is text, and --skip-tokenizer-init makes no ids of it; give prompt_token_ids"
+    assert problems == [f"error[VT201]: {source}:{i}: {text}" for i in (1, 3)]
+
+
+def test_what_only_some_models_know_is_left_to_the_model(tmp_path: Path) -> None:
+    line = json.dumps({"messages": [{"role": "critic", "content": "x", "mood": "grim"}]}).encode()
+    check_line(line, {}, has_text=True)
 
 
 def test_twenty_wrong_lines_are_named_and_the_rest_counted(

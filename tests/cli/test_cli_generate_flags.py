@@ -99,9 +99,9 @@ def test_all_wrong_flags_are_named_at_once() -> None:
         )
     assert [problem.split(" (")[0] for problem in caught.value.problems] == [
         "--temperature: 'hot' is not a number",
-        "--top-p: top_p=2.0 is not a finite number, > 0 and <= 1",
+        "--top-p: 2.0 is above 1; give a number > 0 and <= 1",
         "--top-k: '1.5' is not an integer",
-        "--stop: stop[0]='' is not a string that is not empty",
+        "--stop: stop[0]='' is empty; leave it out",
         "--stop-token-ids: '1,x' is not a list of ids like 1,2,3",
         """--logit-bias: '{' is not a JSON object like {"42": -5}""",
         "--bad-words: the text is not UTF-8 at character 0; set a UTF-8 locale and write it again",
@@ -114,7 +114,7 @@ def test_wrong_flags_of_sampling_and_engine_come_together(
     argv = ["generate", str(checkpoint), "--prompt", "x", "--temperature", "-1", "--block-size", "0"]
     assert main(argv) == 2
     err = capsys.readouterr().err
-    assert "--temperature: temperature=-1.0 is not" in err
+    assert "--temperature: -1.0 is below 0" in err
     assert "--block-size: 0 is below 1" in err
 
 

@@ -68,14 +68,22 @@ def test_lines_stand_in_order_when_all_are_done(whole: bytes) -> None:
     assert [json.loads(line)["line"] for line in whole.splitlines()] == list(range(1, NUM_LINES + 1))
 
 
-def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(
-    checkpoint: Path, source: Path, whole: bytes, tmp_path: Path
+@pytest.mark.parametrize(
+    ("number", "code", "shell"),
+    [(signal.SIGINT, 130, ""), (signal.SIGTERM, 143, ""), (signal.SIGTERM, 143, "trap '' INT; ")],
+    ids=["Ctrl-C", "SIGTERM", "SIGTERM in the background"],
+)
+def test_a_signal_keeps_what_is_finished_and_the_same_command_goes_on(
+    checkpoint: Path, source: Path, whole: bytes, tmp_path: Path, number: int, code: int, shell: str
 ) -> None:
     sink = tmp_path / "out.jsonl"
     argv = words(checkpoint, source, sink)
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "vtcore.cli.main", *argv], stderr=subprocess.PIPE, env=env, text=True
+        ["sh", "-c", f'{shell}exec "$@"', "sh", sys.executable, "-m", "vtcore.cli.main", *argv],
+        stderr=subprocess.PIPE,
+        env=env,
+        text=True,
     )
     try:
         deadline = time.monotonic() + LIMIT_S
@@ -83,12 +91,12 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 130
+    assert process.returncode == code
     kept = sink.read_bytes()
     assert kept.endswith(b"\n")
     done = kept.splitlines()
@@ -100,6 +108,28 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(
     ]
     assert main(argv) == 0
     assert sink.read_bytes() == whole
+
+
+@pytest.mark.parametrize("has_old", [False, True])
+def test_an_interrupt_before_anything_is_done_promises_nothing(
+    checkpoint: Path,
+    source: Path,
+    whole: bytes,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    has_old: bool,
+) -> None:
+    def interrupted(options: object) -> None:
+        raise KeyboardInterrupt
+
+    sink = tmp_path / "out.jsonl"
+    if has_old:
+        sink.write_bytes(whole)
+    monkeypatch.setattr("vtcore.llm.load_engine", interrupted)
+    assert main(words(checkpoint, source, sink, *["--overwrite"] * has_old)) == 130
+    assert capsys.readouterr().err == f"interrupted: none of {NUM_LINES} is done\n"
+    assert sink.exists() is has_old
 
 
 @pytest.mark.parametrize("num_bytes", [1, 8, 30, -1])
@@ -137,7 +167,8 @@ def test_a_finished_run_does_nothing_again_and_new_lines_alone_are_run(
     inode = sink.stat().st_ino
     assert main(words(checkpoint, source, sink)) == 0
     assert (sink.read_bytes(), sink.stat().st_ino) == (whole, inode)
-    assert ", 0.0 tokens/s" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert shown == f"{NUM_LINES} of {NUM_LINES} are done, in {sink}; nothing was left to do\n"
     longer.write_bytes(source.read_bytes() + b'{"prompt": "new", "sampling_params": {"max_tokens": 2}}\n')
     assert main(words(checkpoint, longer, sink)) == 0
     assert sink.read_bytes().startswith(whole)

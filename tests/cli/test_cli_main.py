@@ -136,7 +136,16 @@ def test_the_commands_code_is_the_exit_code(command: Callable[[Callable[[], int]
         (["act", "--length", "x"], "error[VT203]: argument --length: invalid int value: 'x'"),
         (["act", "word"], "error[VT203]: unknown argument 'word'"),
         (["atc"], "error[VT203]: no command 'atc'; did you mean 'act'?"),
-        ([], "error[VT203]: the following arguments are required: COMMAND"),
+        ([], "error[VT203]: COMMAND is missing; give one of generate, chat, check, pull, "),
+        (
+            ["plugins"],
+            "error[VT203]: ACTION is missing; give one of list, show, doctor (see vtcore plugins --help)",
+        ),
+        (["serve", "m"], "error[VT203]: serve is not served yet; use generate, chat, or the class LLM"),
+        (["complete"], "error[VT203]: complete is not served yet; use generate (see vtcore --help)"),
+        (["bench", "latency"], "error[VT203]: bench is not served yet; use generate, whose last line"),
+        (["run-batch"], "error[VT203]: run-batch is not served yet; use generate --input FILE --output FILE"),
+        (["collect-env"], "error[VT203]: collect-env is not served yet; use doctor"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_with_a_guess(
@@ -203,7 +212,7 @@ def test_flag_values_are_checked_like_any_option() -> None:
     args = engine_parser().parse_args(["m", "--max-num-seqs", "0", "--dtype", "fp4"])
     with pytest.raises(ConfigError) as caught:
         options_from_args(args)
-    assert [problem.split(":")[0] for problem in caught.value.problems] == ["$.dtype", "$.max_num_seqs"]
+    assert {problem.split(":")[0] for problem in caught.value.problems} == {"$.dtype", "$.max_num_seqs"}
 
 
 @pytest.mark.parametrize("pair", ["arch=dist", "arch:a", "arch:a="])

@@ -223,7 +223,7 @@ def test_a_contested_name_is_settled_by_the_owner_flag(
     other.write_text(SOURCE)
     both = ["--plugin", plugin, "--plugin", str(other)]
     assert main(["plugins", "list", *both]) == 2
-    assert "pick one with the option plugin_owners=" in capsys.readouterr().err
+    assert "pick one with the option --plugin-owner scheduler_policy:good=" in capsys.readouterr().err
     shown = output(capsys, "show", "good", *both)
     [problem] = shown["problems"]
     assert (problem["name"], problem["broken"]) == ("good", True)
@@ -240,3 +240,18 @@ def test_a_bad_environment_is_an_error(
     monkeypatch.setenv("VTCORE_PLUGINS_BLOCK", "")
     assert main(["plugins", "list"]) == 2
     assert capsys.readouterr().err.startswith("error[VT201]: VTCORE_PLUGINS: no installed plugin is named")
+
+
+@pytest.mark.parametrize(
+    "command", [("plugins", "list"), ("plugins", "show", "good"), ("plugins", "doctor"), ("doctor",)]
+)
+def test_what_a_plugin_prints_is_not_taken_for_the_result(
+    command: tuple[str, ...], plugin: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    noise = "import os\nprint('printed')\nos.write(1, b'written\\n')\n"
+    Path(plugin).write_text(noise + SOURCE)
+    main([*command, "--json", "--plugin", plugin])
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)
+    assert "printed" in captured.err
+    assert "written" in captured.err

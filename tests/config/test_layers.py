@@ -222,6 +222,27 @@ def test_an_unreadable_file_and_an_unknown_variable_hide_no_other_problem(
     ]
 
 
+def test_an_unknown_variable_hides_no_problem_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VTCORE_FOO", "1")
+    monkeypatch.setenv("VTCORE_MAX_NUM_SEQS", "abc")
+    monkeypatch.setenv("VTCORE_BLOCK_SIZE", "0")
+    with pytest.raises(ConfigError) as caught:
+        gather_options({})
+    assert [problem.split(": ")[0] for problem in caught.value.problems] == [
+        "VTCORE_FOO",
+        "VTCORE_MAX_NUM_SEQS",
+        "VTCORE_BLOCK_SIZE",
+    ]
+
+
+def test_a_known_value_of_an_own_option_can_be_merely_not_served() -> None:
+    with pytest.raises(NotServedError, match=r"^\$\.dtype: 'half' is not served: .* float16; "):
+        gather({"dtype": "half"})
+    with pytest.raises(ConfigError) as caught:
+        gather({"dtype": "half", "seed": -1})
+    assert not isinstance(caught.value, NotServedError)
+
+
 def test_the_processes_own_environment_is_read_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VTCORE_SEED", "41")
     assert gather_options({}).options.seed == 41
@@ -332,7 +353,7 @@ print(config.digest(), config.cache.prefix_caching_hash_seed)
 @pytest.mark.parametrize("seed", ["random", "text"])
 def test_a_child_process_resolves_what_it_is_sent_to_an_equal_digest(seed: str, tmp_path: Path) -> None:
     env = read_environment({"VLLM_PREFIX_CACHING_HASH_SEED": seed, "VTCORE_SEED": "7", "VT_ASYNC_SCHED": "0"})
-    file = write(tmp_path, 'served_model_name = ["a", "b"]\n[override_generation_config]\ntop_p = 0.5\n')
+    file = write(tmp_path, 'served_model_name = ["a"]\n[override_generation_config]\ntop_p = 0.5\n')
     found = gather_options({"kv_cache_memory_bytes": 10**6}, config_file=file, environment=env)
     facts = ArchFacts(
         name="a",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from vtcore.config.options import DEVICES, DTYPES, LOAD_FORMATS, UserOptions, option_problems
 from vtcore.config.structure import options_from_json, options_to_json, structure, structure_options
-from vtcore.errors import ConfigError
+from vtcore.errors import ConfigError, NotServedError
 
 
 def problems_of(data: Any) -> tuple[str, ...]:
@@ -33,7 +34,22 @@ def test_nothing_asked_is_none_everywhere() -> None:
         ({"max_num_seqs": 8.0}, "$.max_num_seqs: 8.0 is not an integer"),
         ({"enable_prefix_caching": 1}, "$.enable_prefix_caching: 1 is not true or false"),
         ({"enable_prefix_caching": "false"}, "$.enable_prefix_caching: 'false' is not true or false"),
-        ({"dtype": 32}, "$.dtype: 32 is not a text"),
+        ({"dtype": 32}, "$.dtype: 32 is not a text; write it in quotes"),
+        ({"dtype": date(2026, 1, 2)}, "$.dtype: the date 2026-01-02 is not a text; write it in quotes"),
+        ({"seed": datetime(2026, 1, 2)}, "$.seed: the date 2026-01-02T00:00:00 is not an integer"),
+        ({"seed": time(3, 4)}, "$.seed: the time 03:04:00 is not an integer"),
+        ({"dtype": b"x"}, "$.dtype: b'x' is not a text"),
+        ({"seed": 2**20_000}, "$.seed: the integer has more than 64 bits; lower it"),
+        ({"max_model_len": -(2**20_000)}, "$.max_model_len: the integer has more than 64 bits; lower it"),
+        (
+            {"gpu_memory_utilization": 10**5000},
+            "$.gpu_memory_utilization: the integer has more than 64 bits; lower it",
+        ),
+        (
+            {"override_generation_config": {"top_k": 2**64}},
+            "$.override_generation_config.top_k: the integer has more than 64 bits; lower it",
+        ),
+        ({"seed": [2**20_000]}, "$.seed: [an integer of 20001 bits] is not an integer"),
         ({"plugin_files": "one.py"}, "$.plugin_files: 'one.py' is not a list of texts"),
         ({"plugin_owners": {"arch:a": 1}}, "$.plugin_owners: {'arch:a': 1} is not a mapping of texts"),
         ({"plugin_owners": ["arch:a"]}, "$.plugin_owners: ['arch:a'] is not a mapping of texts"),
@@ -48,7 +64,7 @@ def test_nothing_asked_is_none_everywhere() -> None:
         ({"max_model_len": "4096"}, "$.max_model_len: '4096' is not an integer or 'auto'"),
         ({"max_model_len": 1.5}, "$.max_model_len: 1.5 is not an integer or a word"),
         ({"max_model_len": True}, "$.max_model_len: True is not an integer or a word"),
-        ({"max_model_len": 0}, "$.max_model_len: 0 is below 1; raise it, or leave it out for the default"),
+        ({"max_model_len": 0}, "$.max_model_len: 0 is below 2; raise it, or leave it out for the default"),
         (
             {"kv_cache_memory_bytes": 0},
             "$.kv_cache_memory_bytes: 0 is below 1; raise it, or leave it out for the default",
@@ -83,9 +99,44 @@ def test_a_bad_option_is_one_sentence_with_its_path(data: dict[str, Any], proble
     assert problems_of(data) == (problem,)
 
 
+def test_a_long_value_is_shortened_in_its_sentence() -> None:
+    for value in ("x" * 10**6, ["x"] * 10**6, [[["x"] * 9] * 9] * 9, {"a": "x" * 10**6}):
+        [problem] = problems_of({"max_num_seqs": value})
+        assert len(problem) < 700
+        assert "..." in problem
+
+
 def test_another_device_is_refused_with_the_reason() -> None:
     [problem] = problems_of({"device": "cuda"})
-    assert problem.startswith("$.device: 'cuda' is not served (this version computes on the cpu)")
+    assert problem.startswith("$.device: 'cuda' is not served: this version computes on the cpu; ")
+
+
+@pytest.mark.parametrize("name", ["dtype", "device", "load_format"])
+def test_a_known_value_that_is_not_served_is_no_typo(name: str) -> None:
+    metadata = getattr(fields(UserOptions), name).metadata
+    assert metadata["unserved"]
+    assert not metadata["unserved"].keys() & set(metadata["choices"])
+    for value, why in metadata["unserved"].items():
+        with pytest.raises(NotServedError) as caught:
+            structure_options({name: value})
+        assert caught.value.problems == (f"$.{name}: {value!r} is not served: {why}",)
+        assert "did you mean" not in why
+        assert "; " in why
+    with pytest.raises(ConfigError) as mixed:
+        structure_options({name: value, "seed": -1})
+    assert type(mixed.value) is ConfigError
+    assert len(mixed.value.problems) == 2
+
+
+def test_a_device_with_a_number_and_capitals_are_known_too() -> None:
+    for data in ({"device": "cuda:0"}, {"dtype": "FP16"}):
+        with pytest.raises(NotServedError):
+            structure_options(data)
+
+
+def test_a_name_like_no_other_is_not_answered_with_all_names() -> None:
+    [problem] = problems_of({"zzzz": 1})
+    assert problem.startswith("$.zzzz: no such option; docs/configuration.md lists all ")
 
 
 def test_all_problems_are_reported_at_once() -> None:

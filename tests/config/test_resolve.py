@@ -32,7 +32,7 @@ KEPT: dict[str, Any] = {
     "load_format": "dummy",
     "tokenizer": "other",
     "skip_tokenizer_init": True,
-    "served_model_name": ("a", "b"),
+    "served_model_name": ("a",),
     "chat_template": "a.jinja",
     "default_chat_template_kwargs": {"enable_thinking": False},
     "generation_config": "neutral",
@@ -328,6 +328,31 @@ def test_the_arch_decides_its_default_from_max_num_seqs() -> None:
     facts = evolve(PLAIN, default_token_budget=lambda seqs: 8192 if seqs >= 32 else 4096)
     assert resolve(facts, max_num_seqs=32).scheduler.max_num_batched_tokens == 8192
     assert resolve(facts, max_num_seqs=31).scheduler.max_num_batched_tokens == 4096
+
+
+def test_several_names_need_a_server() -> None:
+    with pytest.raises(NotServedError) as caught:
+        resolve(served_model_name=("a", "b"))
+    assert caught.value.problems == (
+        "$.served_model_name: 2 names are not served, since only a server answers to several; give one, "
+        "which metrics show",
+    )
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "chat_template", "default_chat_template_kwargs"])
+def test_an_option_about_text_is_not_ignored_where_there_is_no_text(name: str) -> None:
+    where = {name: Origin("environment", "VAR")}
+    with pytest.raises(ConfigError) as caught:
+        resolve(sources=where, skip_tokenizer_init=True, **{name: KEPT[name]})
+    assert caught.value.problems == (
+        f"$.skip_tokenizer_init: true makes no text, but {name} (from environment: VAR) asks for some; leave "
+        f"one of them out",
+    )
+    assert not resolve(skip_tokenizer_init=False, **{name: KEPT[name]}).frontend.skip_tokenizer_init
+
+
+def test_an_empty_mapping_asks_for_no_text() -> None:
+    assert resolve(skip_tokenizer_init=True, default_chat_template_kwargs={}).frontend.skip_tokenizer_init
 
 
 def test_a_random_hash_seed_is_the_one_that_the_environment_drew() -> None:

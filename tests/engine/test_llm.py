@@ -296,6 +296,50 @@ def test_an_unknown_option_is_refused_with_a_guess_beside_all_other_problems(tin
     assert "$.block_size" in text or "$.dtype" in text
 
 
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (123, "$.model: 123 is not a text; write it in quotes"),
+        (b"dir", "$.model: b'dir' is not a text"),
+        (True, "$.model: True is not a text; write it in quotes"),
+        (None, "$.model: no model is given; name a directory, a checkpoint source or a Hub id"),
+    ],
+)
+def test_a_model_of_another_type_is_an_error_of_the_option(model: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LLM(model)
+    assert caught.value.problems == (sentence,)
+
+
+def test_a_config_of_another_type_is_refused() -> None:
+    with pytest.raises(ConfigError, match="config is of type int; give the path of a file"):
+        LLM("x", config=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prompts", [b"hi", bytearray(b"hi"), 5])
+def test_prompts_of_another_type_are_refused_as_what_they_are(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(RequestError, match=f"^prompts is of type {type(prompts).__name__}; give a "):
+        llm.generate(prompts, use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (
+            {"num_blocks": 2},
+            "shorten the prompt or give the cache more room (num_blocks or kv_cache_memory_bytes)",
+        ),
+        ({"max_model_len": 64}, "shorten the prompt or raise max_model_len"),
+    ],
+)
+def test_a_long_prompt_is_told_what_limits_it(
+    options: dict[str, Any], remedy: str, tiny_checkpoint: Path
+) -> None:
+    with LLM(tiny_checkpoint, **options) as small, pytest.raises(RequestError) as caught:
+        small.generate({"prompt_token_ids": [1] * 200}, use_tqdm=False)
+    assert str(caught.value).endswith(f"; {remedy}")
+
+
 def test_a_closed_llm_stays_closed(tiny_checkpoint: Path, engine_options: dict[str, Any]) -> None:
     with LLM(str(tiny_checkpoint), **engine_options) as llm:
         assert llm.generate("x", greedy(max_tokens=1), use_tqdm=False)[0].finished

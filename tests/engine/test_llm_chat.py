@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from vtcore import LLM, SamplingParams
 from vtcore.engine.chat import ChatRequest, build_chat_renderer
-from vtcore.errors import ChatTemplateError, CheckpointError, EngineClosedError, RequestError
+from vtcore.errors import ChatTemplateError, ConfigError, EngineClosedError, RequestError
 from vtcore.tokenization.messages import normalize_messages
 
 USER = {"role": "user", "content": "hi"}
@@ -144,8 +144,30 @@ def test_an_unusable_template_file_is_refused_at_the_start(
     file = tmp_path / "mine.jinja"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"chat template|mine"):
+    with pytest.raises(ConfigError) as caught:
         LLM(str(tiny_checkpoint), **OPTIONS, chat_template=str(file))
+    [problem] = caught.value.problems
+    assert problem.startswith(f"$.chat_template: {file}")
+    assert "; " in problem
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "problem"),
+    [
+        ({"messages": 1}, "$.default_chat_template_kwargs.messages: each request has an argument for this"),
+        (
+            {"a": 1, "add_generation_prompt": True},
+            "$.default_chat_template_kwargs.add_generation_prompt: each",
+        ),
+        ({"a": "\ud800"}, "$.default_chat_template_kwargs.a: a lone surrogate"),
+    ],
+)
+def test_a_default_variable_that_no_request_could_use_is_refused_at_the_start(
+    tiny_checkpoint: Path, kwargs: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LLM(str(tiny_checkpoint), **OPTIONS, default_chat_template_kwargs=kwargs)
+    assert str(caught.value).startswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +176,7 @@ def test_an_unusable_template_file_is_refused_at_the_start(
         ("hi", {}, "messages is of type str; give a list like"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], {}, r"content\[0\]: a part of type"),
         ([USER], {"tools": [{"type": "function"}]}, r"tools\[0\].name: missing"),
-        ([USER], {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages: has"),
+        ([USER], {"chat_template_kwargs": {"messages": []}}, "kwargs.messages: each request has"),
         ([USER], {"chat_template_kwargs": "on"}, "chat_template_kwargs is of type str"),
         ([USER], {"chat_template": 5}, "chat_template is of type int"),
         ([{"role": "user", "content": "word " * 400}], {}, "max_model_len=384 leaves room for 383"),

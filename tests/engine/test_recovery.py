@@ -165,7 +165,7 @@ def test_an_id_is_text_and_unique() -> None:
 
 
 def test_parameters_of_another_type_are_refused() -> None:
-    with pytest.raises(RequestError, match="sampling_params is a dict, not a SamplingParams"):
+    with pytest.raises(RequestError, match="sampling_params is of type dict, not a SamplingParams"):
         engine().add_request(PROMPT, {"max_tokens": 2})  # type: ignore[arg-type]
 
 

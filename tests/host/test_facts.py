@@ -70,6 +70,8 @@ def test_some_core_is_usable() -> None:
         (HostVariables(hf_home="/h", cache_home="/x"), "/h/hub"),
         (HostVariables(cache_home="/x"), "/x/huggingface/hub"),
         (HostVariables(), str(Path.home() / ".cache/huggingface/hub")),
+        (HostVariables(hf_home="~no-such-user/h"), "~no-such-user/h/hub"),
+        (HostVariables(hf_hub_cache="$NO_SUCH_VARIABLE/c"), "$NO_SUCH_VARIABLE/c"),
     ],
 )
 def test_the_hub_cache_is_where_the_hub_library_puts_it(variables: HostVariables, expected: str) -> None:

@@ -165,3 +165,13 @@ def test_the_gpu_of_this_machine_is_usable() -> None:
     facts = probe_gpus(False)
     assert facts.problem is None
     assert facts.names[0] == torch.cuda.get_device_name(0)
+
+
+@pytest.mark.parametrize("source", ["raise SystemExit(3)", "class P(BaseException): ...\nraise P", ""])
+def test_a_torch_that_is_none_or_ends_the_program_is_a_fact(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch")
+    assert gpu.read_cuda().torch_error is not None

@@ -94,3 +94,24 @@ def test_a_hundred_plugins_resolve_within_150_ms_and_import_no_implementation() 
     assert figures["implementations_imported"] == 0
     # Of the processor's time, which other work on the machine does not lengthen.
     assert figures["min_cpu_ms"] < 150
+
+
+@pytest.mark.parametrize("text", [b"[vtcore.plugins]\nno equals sign\n", b"[other]\n\xff = a:b\n"])
+def test_entry_points_that_cannot_be_read_are_one_problem(install: Callable[..., Path], text: bytes) -> None:
+    root = install("torn-dist")
+    install("sound-dist")
+    [file] = root.glob("*.dist-info/entry_points.txt")
+    file.write_bytes(text)
+    found, problems = announced_plugins()
+    assert "sound-dist" in {info.plugin for _, info in found}
+    [problem] = [problem for problem in problems if str(file.parent) in problem.message]
+    assert "cannot be read" in problem.message
+    assert str(file.parent) in problem.remedy
+
+
+def test_a_name_that_is_no_text_is_one_problem(install: Callable[..., Path]) -> None:
+    root = install("latin-dist", metadata="Author: M\u00fcller\n")
+    [file] = root.glob("*.dist-info/METADATA")
+    file.write_bytes(file.read_text(encoding="utf-8").encode("latin-1"))
+    [problem] = [p for p in announced_plugins()[1] if str(file.parent) in p.message]
+    assert "UnicodeDecodeError" in problem.message

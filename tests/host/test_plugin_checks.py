@@ -135,3 +135,23 @@ def test_a_broken_file_is_mended_in_place(tmp_path: Path) -> None:
     [check] = rows("plugin mine", plugin_files=(str(file),))
     assert check.status == "error"
     assert check.remedy == f"mend {file}, or leave it out"
+
+
+def test_what_is_no_exception_and_no_sentence_still_becomes_a_row(install: Install) -> None:
+    install("panic-dist", source="class Panic(BaseException): ...\nraise Panic('at line 3')\n")
+    [check] = rows("plugin panic-dist")
+    assert "cannot import it: Panic: at line 3" in check.message
+
+
+def test_a_marker_that_compares_nothing_hides_no_other_requirement(install: Install) -> None:
+    install(
+        "mark-dist",
+        metadata='Requires-Dist: other; python_version ~= "x"\nRequires-Dist: no-such-dist>=2\n',
+    )
+    [check] = rows("no-such-dist")
+    assert check.remedy == f"{PIP} install 'no-such-dist>=2'"
+
+
+def test_a_wrong_owner_is_named_whole_in_its_remedy() -> None:
+    [check] = rows("plugin settings", plugin_owners={"arch:absent": "some-dist"})
+    assert check.remedy == "mend or unset $.plugin_owners.arch:absent"

@@ -28,6 +28,11 @@ def commit_of(files: Mapping[str, bytes]) -> str:
     return digest.hexdigest()
 
 
+def etag_of(content: bytes) -> str:
+    """Every file is one of git-lfs here."""
+    return hashlib.sha256(content).hexdigest()
+
+
 @define
 class FakeModel:
     """One model.
@@ -38,6 +43,8 @@ class FakeModel:
         token: Files are given only to who sends it; None gives them to all.
         status: Every request about it is answered so; 0 answers properly. 200 sends a page of HTML.
         claimed_sizes: Sizes that the listing and HEAD tell instead of the real ones.
+        claimed_info: What the listing says instead of the truth.
+        claimed_commit: What a file's header says instead of the commit.
         cut: File -> bytes after which the connection is cut, once.
         stall: File -> bytes after which nothing more comes until the hub stops.
     """
@@ -47,6 +54,8 @@ class FakeModel:
     token: str | None = None
     status: int = 0
     claimed_sizes: dict[str, int] = field(factory=dict)
+    claimed_info: dict[str, Any] = field(factory=dict)
+    claimed_commit: str = ""
     cut: dict[str, int] = field(factory=dict)
     stall: dict[str, int] = field(factory=dict)
 
@@ -118,17 +127,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_info(self, name: str, model: FakeModel, files: Mapping[str, bytes]) -> None:
         siblings = [
-            {"rfilename": file, "size": model.claimed_sizes.get(file, len(content))}
+            {
+                "rfilename": file,
+                "size": model.claimed_sizes.get(file, len(content)),
+                "lfs": {"size": len(content), "sha256": etag_of(content), "pointerSize": 1},
+            }
             for file, content in files.items()
         ]
-        info = {"_id": "0", "id": name, "sha": commit_of(files), "siblings": siblings}
+        info = {"_id": "0", "id": name, "sha": commit_of(files), "siblings": siblings, **model.claimed_info}
         self._send(200, json.dumps(info).encode())
 
     def _send_file(self, model: FakeModel, files: Mapping[str, bytes], file: str, byte_range: str) -> None:
         content = files[file]
         headers = {
-            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
-            "X-Repo-Commit": commit_of(files),
+            "ETag": f'"{etag_of(content)}"',
+            "X-Repo-Commit": model.claimed_commit or commit_of(files),
             "Accept-Ranges": "bytes",
         }
         if self.command == "HEAD":

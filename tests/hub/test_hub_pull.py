@@ -81,7 +81,7 @@ def test_ctrl_c_is_130_and_what_is_there_is_kept_and_completed_later(
     assert half.code == 2
     assert half.err.startswith("error[VT229]: org/tiny is only half downloaded: ")
     assert f"lacks 1 weight file(s): {SECOND} " in half.err
-    assert "unset HF_HUB_OFFLINE and run `vtcore pull org/tiny`" in half.err
+    assert "unset HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) and run `vtcore pull org/tiny`" in half.err
 
     tiny.stall = {}
     whole = shell.run("pull", "org/tiny", **LIGHT)
@@ -147,9 +147,43 @@ def test_the_network_switched_off_or_away_with_nothing_cached_are_two_errors(
     assert "unset it, or run `vtcore pull tiny`" in offline.err
     assert "there is no local directory of that name either; did you mean 'tinny'?" in offline.err
     # Port 9 (discard) of loopback: nobody listens.
+    at_revision = shell.run("pull", "org/tiny", "--revision", "dev", TRANSFORMERS_OFFLINE="1", **LIGHT)
+    assert "run `vtcore pull org/tiny --revision dev` while" in at_revision.err
     away = shell.run("pull", "org/tiny", HF_ENDPOINT="http://127.0.0.1:9", **LIGHT)
     assert away.code == 3
     assert away.err.startswith(
         "error[VT304]: http://127.0.0.1:9 cannot be reached for org/tiny (ConnectError"
     )
+    assert "there is no local directory of that name either" in away.err
     assert hub.requests == []
+
+
+def test_a_new_commit_with_old_weights_needs_no_disk_for_them(
+    shell: Shell, hub: FakeHub, tiny: FakeModel
+) -> None:
+    assert shell.run("pull", "org/tiny", **LIGHT).code == 0
+    hub.downloads()
+    tiny.files = {**tiny.files, "generation_config.json": b'{"eos_token_id": 1}'}
+    tiny.claimed_sizes = {FIRST: 10**18, SECOND: 10**18}
+    done = shell.run("pull", "org/tiny", **LIGHT)
+    assert done.code == 0, done.err
+    assert hub.downloads() == ["generation_config.json"]
+    assert "downloading" not in done.err
+    assert Path(done.out.strip()).name == commit_of(tiny.files)
+
+
+def test_a_wrong_variable_of_the_library_is_named_and_stdout_stays_empty(shell: Shell) -> None:
+    done = shell.run("pull", "org/tiny", HF_ENDPOINT="http://[::1", **LIGHT)
+    assert (done.code, done.out) == (3, "")
+    assert "huggingface_hub stops at one of its variables, HF_ENDPOINT or another: Invalid IPv6" in done.err
+
+
+def test_a_proxy_and_a_token_that_are_none_are_named(shell: Shell) -> None:
+    proxy = shell.run("pull", "org/tiny", http_proxy="foo://bar:1", **LIGHT)
+    assert proxy.code == 3
+    assert proxy.err.startswith("error[VT304]: ")
+    assert "correct or unset the proxy variables" in proxy.err
+    token = shell.run("pull", "org/tiny", HF_TOKEN="hf_\u00fc", **LIGHT)
+    assert token.code == 3
+    assert token.err.startswith("error[VT301]: ")
+    assert "correct or unset HF_TOKEN" in token.err

@@ -112,7 +112,7 @@ def cases(tiny: Mapping[str, bytes]) -> dict[str, Case]:
             FakeModel({"config.json": strange, "model.safetensors": b"data"}),
             2,
             "VT220",
-            ("strange_attention",),
+            ("/config.json: ", "strange_attention"),
             downloads=("config.json",),
         ),
         "quantized": Case(
@@ -142,6 +142,46 @@ def cases(tiny: Mapping[str, bytes]) -> dict[str, Case]:
             2,
             "VT222",
             ("org/adapter is an adapter (adapter_config.json",),
+        ),
+        "commit": Case(
+            FakeModel(whole, claimed_info={"sha": "../../../../outside"}),
+            3,
+            "VT304",
+            ("does not answer as a hub does", "it gives the commit as '../../../../outside'"),
+        ),
+        "header": Case(
+            FakeModel(whole, claimed_commit="../../../../outside"),
+            3,
+            "VT304",
+            ("does not answer as a hub does", "config.json: "),
+        ),
+        "malformed": Case(
+            FakeModel(whole, claimed_info={"siblings": [3]}),
+            3,
+            "VT304",
+            ("does not answer as a hub does", "its list of files is malformed"),
+        ),
+        "names": Case(
+            FakeModel(
+                {"config.json": tiny["config.json"]},
+                claimed_info={
+                    "siblings": [
+                        {"rfilename": name}
+                        for name in ("config.json", "..\\x.safetensors", "\0.safetensors", "../x.safetensors")
+                    ]
+                },
+            ),
+            2,
+            "VT229",
+            ("org/names has config.json but no *.safetensors",),
+            downloads=("config.json",),
+        ),
+        "shard": Case(
+            FakeModel({**whole, index: b'{"weight_map": {"a": "tokenizer.json"}}'}),
+            2,
+            "VT220",
+            ("tensor a must name a *.safetensors file of the same folder, found 'tokenizer.json'",),
+            downloads=(*small, index),
         ),
         "nothing": Case(FakeModel({"README.md": b""}), 2, "VT220", ("org/nothing has no config.json",)),
     }

@@ -343,3 +343,21 @@ def test_bytes_that_the_machine_lacks_are_refused_with_the_most_that_it_has(
                 [attention("a"), state("s")],
                 evolve(case, kv_cache_memory_bytes=max(available - weight_bytes, 1)),
             )
+
+
+@pytest.mark.parametrize("weight_bytes", [2**20 + 2**19, 10**400])
+def test_a_plan_of_any_size_is_refused_with_its_size(weight_bytes: int) -> None:
+    specs = (ToyBlocks(layers=("a",), block_size=4),)
+    limits = PlanLimits(
+        block_size=4,
+        num_blocks=2,
+        max_num_seqs=1,
+        max_model_len=8,
+        max_model_len_pinned=False,
+        max_query=8,
+        available_bytes=1,
+        weight_bytes=weight_bytes,
+    )
+    shown = "1.5 MiB" if weight_bytes < 2**21 else str(10**400 // 2**20)
+    with pytest.raises(MemoryPlanError, match=re.escape(f"(weights {shown}")):
+        plan_memory(specs, limits)

@@ -93,6 +93,42 @@ def test_several_and_late_system_messages_become_the_first() -> None:
     assert normalize_messages([USER, messages[3]], ALL) == [messages[3], USER]
 
 
+def test_what_only_one_of_the_merged_system_messages_has_is_not_lost() -> None:
+    first, later = {"role": "system", "content": "a"}, {"role": "system", "content": "b"}
+    assert normalize_messages([{**first, "name": "ann"}, USER, later], ALL)[0]["name"] == "ann"
+    same = [{**first, "name": "ann"}, USER, {**later, "name": "ann"}]
+    assert normalize_messages(same, ALL)[0] == {"role": "system", "content": "a\n\nb", "name": "ann"}
+    for opening in (first, {**first, "name": "bob"}):
+        with pytest.raises(RequestError, match=r"^messages\[2\]\.name: 'ann' differs from .* leave it out"):
+            normalize_messages([opening, USER, {**later, "name": "ann"}], ALL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ('{"a": NaN}', "NaN is no number of JSON"),
+        ('{"a": [-Infinity]}', "-Infinity is no number of JSON"),
+        ('{"a": 1e999}', "arguments.a: inf is no JSON"),
+        ({"a": float("nan")}, "nan is no JSON"),
+        ('{"a": 1, "a": 2}', "the key 'a' is given twice"),
+        ('{"b": {"a": 1, "a": 1}}', "the key 'a' is given twice"),
+    ],
+)
+def test_arguments_that_python_would_read_otherwise_than_json_are_refused(arguments: Any, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        normalize_messages([USER, calling(call(arguments))], ALL)
+
+
+def test_a_number_that_json_has_not_is_refused_in_tools_too() -> None:
+    with pytest.raises(RequestError, match=r"^tools\[0\]\.parameters\.a: nan is no JSON"):
+        normalize_tools([{"name": "f", "parameters": {"a": float("nan")}}])
+
+
+def test_an_empty_system_message_adds_no_blank_lines() -> None:
+    messages = [{"role": "system", "content": ""}, {"role": "system", "content": "two"}, USER]
+    assert normalize_messages(messages, ALL) == [{"role": "system", "content": "two"}, USER]
+
+
 def test_a_message_with_both_names_of_a_key_keeps_the_templates() -> None:
     message = {"role": "assistant", "content": "", "reasoning": "a", "reasoning_content": "b"}
     assert normalize_messages([message], ALL)[0]["reasoning_content"] == "b"

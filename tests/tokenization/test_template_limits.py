@@ -81,6 +81,17 @@ TOO_LARGE = {
     "shared parts in dict()": PAIRS + "{{ dict([(ns.x, 1)]) }}",
     "long text in a list": "{% set a = 'x' * 9999999 %}{{ (a ~ '') in [a] * 99 }}",
     "many parts": "{{ ('a,' * 8000000).split(',') }}",
+    "words": "{{ ('ab ' * 5000000).split() }}",
+    "words from the right": "{{ ('ab ' * 5000000).rsplit() }}",
+    "many parts by name": "{{ ('ab,' * 5000000).split(sep=',') }}",
+    "lines": "{{ ('ab\u2028' * 5000000).splitlines() }}",
+    "characters": "{{ ('\u0100' * 16000000) | list | length }}",
+    "characters sorted": "{{ ('\u0100' * 16000000) | sort | length }}",
+    "characters sliced": "{{ ('\u0100' * 16000000) | slice(2) | length }}",
+    "characters joined": "{{ ','.join('\u0100' * 8000000) | length }}",
+    "titles": "{{ ('x y ' * 4000000) | title | length }}",
+    "lists kept": "{% set ns = namespace(a=0) %}"
+    "{% for i in range(9999) %}{% set ns.a = [ns.a, range(99999) | list] %}{% endfor %}",
     "copies kept": "{% set ns = namespace(a=0, s='x' * 9999999) %}"
     "{% for i in range(9999) %}{% set ns.a = [ns.a, ns.s[1:]] %}{% endfor %}",
     "upper cases kept": "{% set ns = namespace(a=0, s='x' * 9999999) %}"
@@ -102,7 +113,7 @@ TOO_LONG = {
     "filters": "{% for i in range(99999) %}{% set x = range(99999) | map('string') | list %}{% endfor %}",
     "tests": "{% for i in range(99999) %}{% set x = range(99999) | select('odd') | list %}{% endfor %}",
     "attributes": "{{ range(99999) | map(attribute='real" + ".real" * 9999 + "') | list }}",
-    "literals": "{% for i in range(99999) %}{% for j in range(999) %}{% set x = [" + "1," * 999 + "] %}"
+    "literals": "{% for i in range(99999) %}{% for j in range(999) %}{% set x = [" + "1," * 9 + "] %}"
     "{% endfor %}{% endfor %}",
 }
 ESCAPES = {
@@ -226,6 +237,17 @@ def test_a_long_conversation_stays_within_the_limits() -> None:
     messages = [{"role": "user", "content": "word " * 1000}] * 2000
     text = template.render(messages, True, {})
     assert len(text) == 2000 * (len("user: ") + 4999 + 1) + 2000 * len("end")
+
+
+def test_what_a_limit_of_pieces_cuts_short_is_served() -> None:
+    words = "ab " * 1_100_000
+    template = ChatTemplate(
+        "{{ messages[0].content.split(none, 1) | length }}"
+        "{{ messages[0].content.rsplit(' ', maxsplit=2) | length }}"
+        "{{ messages[0].content[:999].split() | length }}"
+        "{{ messages[0].content.splitlines() | length }}"
+    )
+    assert template.render([{"role": "user", "content": words}], True, {}) == "233331"
 
 
 def test_threads_that_share_a_template_have_a_meter_each(monkeypatch: pytest.MonkeyPatch) -> None:

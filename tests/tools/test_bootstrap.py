@@ -67,8 +67,8 @@ class FakeHost(bootstrap_host.Host):
     def run(self, command: Sequence[str], timeout_s: float = 20) -> tuple[int, str]:
         return self._canned(command) or super().run(command, timeout_s)
 
-    def stream(self, command: Sequence[str], cwd: Path) -> tuple[int, str]:
-        return self._canned(command) or super().stream(command, cwd)
+    def run_long(self, command: Sequence[str], cwd: Path) -> tuple[int, str]:
+        return self._canned(command) or super().run_long(command, cwd)
 
     def _canned(self, command: Sequence[str]) -> tuple[int, str] | None:
         self.commands.append(list(command))
@@ -413,11 +413,33 @@ def test_an_interrupted_install_is_resumed(
 
     host = FakeHost({}, [TORCH, IMPORTS, INSTALLED])
     with monkeypatch.context() as patch:
-        patch.setattr(host, "stream", interrupt)
+        patch.setattr(host, "run_long", interrupt)
         assert bootstrap.main([], host, root) == 130
     assert bootstrap.main([], host, root) == 0
     assert len(host.installs()) == 1
     assert venv_python.exists()
+
+
+def test_pip_is_quiet_unless_it_fails(
+    root: Path, venv_python: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pip = script(tmp_path / "pip", "echo Collecting torch; echo oops >&2; exit $STATUS")
+    bootstrap.run_step(bootstrap_host.Host({"STATUS": "0"}), [str(pip)], root)
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(bootstrap_host.SetupError, match="oops"):
+        bootstrap.run_step(bootstrap_host.Host({"STATUS": "1"}), [str(pip)], root)
+    assert capfd.readouterr().out == "Collecting torch\noops\n"
+
+
+def test_each_long_step_says_what_it_does(
+    root: Path, venv_python: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bootstrap.main(["--dev"], TorchAppears({}, [CPU_INDEX, IMPORTS, INSTALLED]), root) == 0
+    assert [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()] == [
+        "installing torch (CPU build)",
+        "installing vtcore and its plugins, and what the tests need",
+        ".venv is ready",
+    ]
 
 
 def test_a_half_made_environment_is_made_anew(root: Path) -> None:

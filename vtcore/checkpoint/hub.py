@@ -10,20 +10,28 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import frozen
-from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
-from huggingface_hub.utils import (  # type: ignore[attr-defined]
-    are_progress_bars_disabled,
-    disable_progress_bars,
-    enable_progress_bars,
-)
+
+try:
+    from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+except ValueError as cause:
+    # It reads numbers and addresses from its variables while it is imported.
+    raise ImportError(
+        f"huggingface_hub stops at one of its variables, HF_ENDPOINT or another: {cause}"
+    ) from cause
 
 import vtcore
-from vtcore.checkpoint.hub_errors import explain_hub_error
+from vtcore.checkpoint.hub_errors import explain_hub_error, pull_command, strange_answer
 from vtcore.checkpoint.shards import INDEX_FILE, WEIGHT_SUFFIX, find_missing_shards, index_files
 from vtcore.checkpoint.sizes import size_text
 from vtcore.checkpoint.source import check_listed_files
@@ -39,6 +47,9 @@ from vtcore.errors import (
 )
 from vtcore.interfaces.checkpoint_source import CheckpointSource, FetchRequest
 
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
+
 _CONFIG = "config.json"
 _SINGLE_FILE = "model.safetensors"
 _SMALL_FILES = re.compile(
@@ -47,7 +58,24 @@ _SMALL_FILES = re.compile(
 )
 """What vtcore reads beside the weights."""
 
+# The library makes paths of what the hub sends; these lead nowhere else.
+_PLAIN_NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]+")
+_HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+
 _log = logging.getLogger(__name__)
+
+
+@frozen
+class _File:
+    """One file of a listing.
+
+    Args:
+        size: Bytes; 0 where the hub does not say.
+        content: Hash under which the cache keeps the content, whatever the commit; None where unknown.
+    """
+
+    size: int
+    content: str | None
 
 
 @frozen
@@ -56,11 +84,11 @@ class _Listing:
 
     Args:
         commit: Its full hash.
-        sizes: Bytes of each file of the outermost folder; 0 where the hub does not say.
+        files: Those of the outermost folder, by name.
     """
 
     commit: str
-    sizes: Mapping[str, int]
+    files: Mapping[str, _File]
 
 
 class HubSource(CheckpointSource):
@@ -92,8 +120,8 @@ class HubSource(CheckpointSource):
         if listing is None:
             assert self._problem is not None
             return _cached_copy(request, self._problem)
-        names = listing.sizes
-        check_listed_files(request.model, names.keys(), needs_weights=not request.only_configs)
+        names = listing.files.keys()
+        check_listed_files(request.model, names, needs_weights=not request.only_configs)
         # The config first: it tells what a directory that broke off here was going to be.
         small = sorted(filter(_SMALL_FILES.fullmatch, names), key=lambda name: name != _CONFIG)
         _download(request, listing, small)
@@ -132,15 +160,26 @@ def _explained(error: Exception, request: FetchRequest) -> VtcoreError:
 
 def _list_files(request: FetchRequest) -> _Listing:
     api = HfApi(library_name="vtcore", library_version=vtcore.__version__)
-    info = api.model_info(
-        request.model, revision=request.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
-    )
-    files = {file.rfilename: file.size or 0 for file in info.siblings or () if "/" not in file.rfilename}
-    assert info.sha is not None
+    try:
+        info = api.model_info(
+            request.model,
+            revision=request.revision,
+            files_metadata=True,
+            timeout=constants.HF_HUB_ETAG_TIMEOUT,
+        )
+        files = {
+            file.rfilename: _File(max(0, file.size) if isinstance(file.size, int) else 0, _content_hash(file))
+            for file in info.siblings or ()
+            if _PLAIN_NAME.fullmatch(file.rfilename)
+        }
+    except (AttributeError, KeyError, TypeError) as error:
+        raise strange_answer(request.model, f"its list of files is malformed: {error!r}") from error
+    if not isinstance(info.sha, str) or not _HASH.fullmatch(info.sha):
+        raise strange_answer(request.model, f"it gives the commit as {info.sha!r}")
     return _Listing(info.sha, files)
 
 
-def _weight_files(directory: Path, names: Mapping[str, int]) -> Sequence[str]:
+def _weight_files(directory: Path, names: Collection[str]) -> Sequence[str]:
     """Those that the index names; without one the usual single file, or all."""
     if INDEX_FILE in names:
         files = index_files(directory / INDEX_FILE)
@@ -155,10 +194,32 @@ def _weight_files(directory: Path, names: Mapping[str, int]) -> Sequence[str]:
     return sorted(name for name in names if name.endswith(WEIGHT_SUFFIX))
 
 
+def _content_hash(file: RepoSibling) -> str | None:
+    found = file.lfs.sha256 if file.lfs is not None else file.blob_id
+    return found if found and _HASH.fullmatch(found) else None
+
+
+def _bytes_to_fetch(request: FetchRequest, listing: _Listing, files: Iterable[str]) -> dict[str, int]:
+    """Name -> size of what must be sent: each content once, and none that another commit brought."""
+    folder = "--".join(("models", *request.model.split("/")))
+    blobs = _cache_dir(request) / folder / "blobs"
+    needed: dict[str, int] = {}
+    seen: set[str] = set()
+    for name in files:
+        file = listing.files[name]
+        if file.content is not None:
+            if file.content in seen or (blobs / file.content).is_file():
+                continue
+            seen.add(file.content)
+        needed[name] = file.size
+    return needed
+
+
 def _download(request: FetchRequest, listing: _Listing, files: Sequence[str], announce: bool = False) -> None:
     """Fetch what is not there, one file after the other, so that Ctrl-C takes effect at once."""
     absent = [file for file in files if _cached_file(request, file, listing.commit) is None]
-    needed, cache_dir = sum(listing.sizes[file] for file in absent), _cache_dir(request)
+    to_fetch, cache_dir = _bytes_to_fetch(request, listing, absent), _cache_dir(request)
+    needed = sum(to_fetch.values())
     existing = next(path for path in (cache_dir, *cache_dir.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if needed > free:
@@ -166,9 +227,9 @@ def _download(request: FetchRequest, listing: _Listing, files: Sequence[str], an
             f"{request.model} needs {size_text(needed)} more, and the disk of {cache_dir} has "
             f"{size_text(free)} free; free space, or give another place with --download-dir"
         )
-    if absent and announce:
+    if to_fetch and announce:
         print(
-            f"{request.model}: downloading {len(absent)} of {len(files)} weight file(s), "
+            f"{request.model}: downloading {len(to_fetch)} of {len(files)} weight file(s), "
             f"{size_text(needed)}, to {cache_dir}",
             file=sys.stderr,
         )
@@ -177,14 +238,19 @@ def _download(request: FetchRequest, listing: _Listing, files: Sequence[str], an
 
 
 def _fetch_file(request: FetchRequest, file: str, revision: str | None) -> None:
-    hf_hub_download(
-        request.model,
-        file,
-        revision=revision,
-        cache_dir=_cache_dir(request),
-        library_name="vtcore",
-        library_version=vtcore.__version__,
-    )
+    try:
+        hf_hub_download(
+            request.model,
+            file,
+            revision=revision,
+            cache_dir=_cache_dir(request),
+            library_name="vtcore",
+            library_version=vtcore.__version__,
+        )
+    except ValueError as error:
+        # The library refuses so what would lead its paths elsewhere, such as a commit with slashes.
+        found = explain_hub_error(error, request.model, request.revision, _cache_dir(request))
+        raise found or strange_answer(request.model, f"{file}: {error}") from error
 
 
 @contextmanager
@@ -243,9 +309,9 @@ def _cached_copy(request: FetchRequest, problem: VtcoreError) -> Path:
         return directory
     if not isinstance(problem, OfflineError | HubUnreachableError):
         raise problem
-    command = f"vtcore pull {request.model}" + (f" --revision {request.revision}" if request.revision else "")
+    command = pull_command(request.model, request.revision)
     remedy = (
-        f"unset HF_HUB_OFFLINE and run `{command}`"
+        f"unset HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) and run `{command}`"
         if isinstance(problem, OfflineError)
         else f"the hub does not answer now, run `{command}` when it does"
     )

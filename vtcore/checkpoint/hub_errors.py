@@ -68,6 +68,19 @@ def explain_hub_error(
     return None
 
 
+def pull_command(model: str, revision: str | None) -> str:
+    """The command that fetches a model."""
+    return f"vtcore pull {model}" + (f" --revision {revision}" if revision else "")
+
+
+def strange_answer(model: str, how: str) -> HubUnreachableError:
+    """What speaks at HF_ENDPOINT is no hub, or a broken one."""
+    return HubUnreachableError(
+        f"{constants.ENDPOINT} does not answer as a hub does when asked for {model} ({how}); check "
+        f"HF_ENDPOINT and the proxy"
+    )
+
+
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -91,7 +104,7 @@ def _refusal(
             )
         case RevisionNotFoundError():
             return UnknownRevisionError(
-                f"{model} has no branch, tag or commit {revision!r}; {page}/tree/main lists them"
+                f"{model} has no branch, tag or commit {revision or 'main'!r}; {page}/tree/main lists them"
             )
         case DisabledRepoError():
             return ModelNotFoundError(f"{model} was disabled by the hub; {page} may say why")
@@ -102,8 +115,8 @@ def _refusal(
             )
         case OfflineModeIsEnabled():
             return OfflineError(
-                f"{model} is not in the cache {cache_dir}, and HF_HUB_OFFLINE is set: unset it, or run "
-                f"`vtcore pull {model}` while the network may be used"
+                f"{model} is not in the cache {cache_dir}, and HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is "
+                f"set: unset it, or run `{pull_command(model, revision)}` while the network may be used"
             )
         case EntryNotFoundError() if not isinstance(error, LocalEntryNotFoundError):
             return CheckpointError(f"{model} lists a file that {constants.ENDPOINT} does not have; try again")
@@ -135,9 +148,17 @@ def _transport(
         )
     # A captive portal or a wrong HF_ENDPOINT answers 200 with a page.
     if isinstance(error, FileMetadataError | json.JSONDecodeError):
+        return strange_answer(model, type(error).__name__)
+    # The two that the HTTP client finds only when it is about to ask.
+    if isinstance(error, UnicodeEncodeError):
+        return HostError(
+            f"{constants.ENDPOINT} cannot be asked for {model}, because the token has a character "
+            f"outside of ASCII; correct or unset HF_TOKEN, or log in again with `hf auth login`"
+        )
+    if isinstance(error, ValueError) and "proxy" in str(error).lower():
         return HubUnreachableError(
-            f"{constants.ENDPOINT} does not answer as a hub does when asked for {model} "
-            f"({type(error).__name__}); check HF_ENDPOINT and the proxy"
+            f"{constants.ENDPOINT} cannot be asked for {model} ({error}); correct or unset the proxy "
+            f"variables, HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
         )
     return None
 

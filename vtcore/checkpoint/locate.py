@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attrs import evolve
 
-from vtcore.checkpoint.source import check_is_directory, open_checkpoint
+from vtcore.checkpoint.source import check_is_directory, naming_config, open_checkpoint
 from vtcore.errors import (
     ConfigError,
     HubUnreachableError,
@@ -79,10 +79,9 @@ def locate_checkpoint(
     except (ModelNotFoundError, OfflineError, HubUnreachableError) as error:
         if rest != model:
             raise
-        guess = _close_sibling(path)
-        if not guess and not isinstance(error, ModelNotFoundError):
-            raise
-        raise type(error)(f"{error}; there is no local directory of that name either{guess}") from error
+        raise type(error)(
+            f"{error}; there is no local directory of that name either{_close_sibling(path)}"
+        ) from error
 
 
 def _source_of(
@@ -138,7 +137,8 @@ def _ask(
 def _refuse_unserved(directory: Path, registry: PluginRegistry) -> None:
     """Let the arch read the config, as the loader will."""
     hf_config = open_checkpoint(directory, needs_weights=False).hf_config
-    registry.load(registry.arch_for(hf_config))(hf_config)
+    with naming_config(directory):
+        registry.build_arch(hf_config)
 
 
 def _missing_part(path: Path) -> str:

@@ -211,7 +211,7 @@ def _check_shape(
     if found != expected:
         raise TensorShapeError(
             f"tensor {part.source} has shape {list(found)}{when}, the config implies {list(expected)} "
-            f"(rule {rule.name}, component {part.component})"
+            f"(rule {rule.name}, component {part.component}); take config.json and weights from one release"
         )
 
 

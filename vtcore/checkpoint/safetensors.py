@@ -18,6 +18,8 @@ from vtcore.checkpoint.safetensors_header import read_header
 from vtcore.checkpoint.shards import INDEX_FILE, find_missing_shards, index_files
 from vtcore.errors import CheckpointError, IncompleteCheckpointError, MissingTensorError
 
+_STALE_INDEX = "fetch the index and the weight files again, from one revision"
+
 
 class SafetensorsFormat:
     """The tensors of a directory. Headers are read and checked when constructed, data when asked for.
@@ -97,7 +99,9 @@ def _names_by_index(directory: Path, index_path: Path) -> dict[str, StoredInfo]:
     names: dict[str, StoredInfo] = {}
     for name, file in weight_map.items():
         if name not in headers[file]:
-            raise CheckpointError(f"{index_path} places tensor {name} in {file}, which does not have it")
+            raise CheckpointError(
+                f"{index_path} places tensor {name} in {file}, which does not have it; {_STALE_INDEX}"
+            )
         names[name] = headers[file][name]
     # A tensor the index forgot is offered too, so that the skip rules judge it instead of nobody.
     for file in files:
@@ -105,7 +109,7 @@ def _names_by_index(directory: Path, index_path: Path) -> dict[str, StoredInfo]:
             if name not in weight_map and name in names:
                 raise CheckpointError(
                     f"tensor {name} is in both {names[name].file} and {file} of {directory}, and "
-                    f"{INDEX_FILE} places it in neither"
+                    f"{INDEX_FILE} places it in neither; {_STALE_INDEX}"
                 )
             names.setdefault(name, info)
     return names

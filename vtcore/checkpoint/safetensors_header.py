@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from vtcore.checkpoint.format import StoredInfo
-from vtcore.errors import CheckpointError
+from vtcore.errors import CheckpointError, IncompleteCheckpointError
 
 # Source: safetensors format description; bytes per element of its dtype codes.
 _CODE_BYTES = {
@@ -21,12 +21,15 @@ _CODE_BYTES = {
 }
 # Source: safetensors format description; longer headers are refused by its readers.
 _MAX_HEADER_BYTES = 100_000_000
+# Source: git-lfs specification, pointer files; they begin with "version ".
+_LFS_POINTER = b"version "
 
 
 def read_header(path: Path) -> dict[str, StoredInfo]:
     """Names, shapes and dtypes of a file, in its own order.
 
     Raises:
+        IncompleteCheckpointError: The file is a pointer of git-lfs.
         CheckpointError: The file is shorter than its header or its tensors need (with both byte counts), or
             its header is malformed.
     """
@@ -36,9 +39,13 @@ def read_header(path: Path) -> dict[str, StoredInfo]:
             prefix = file.read(8)
             if len(prefix) < 8:
                 raise _truncated(path, size, 8)
+            if prefix == _LFS_POINTER:
+                raise IncompleteCheckpointError(
+                    f"{path} is a pointer of git-lfs, not the file itself; run `git lfs pull` in its folder"
+                )
             length = int.from_bytes(prefix, "little")
             if length > _MAX_HEADER_BYTES:
-                raise CheckpointError(f"{path} is not a safetensors file: it claims a {length}-byte header")
+                raise _unreadable(path, f"it claims a {length}-byte header")
             if 8 + length > size:
                 raise _truncated(path, size, 8 + length)
             raw = file.read(length)
@@ -47,10 +54,14 @@ def read_header(path: Path) -> dict[str, StoredInfo]:
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not a safetensors file: its header is not JSON") from error
+        raise _unreadable(path, "its header is not JSON") from error
     if not isinstance(header, dict):
-        raise CheckpointError(f"{path} is not a safetensors file: its header is not an object")
+        raise _unreadable(path, "its header is not an object")
     return _parse(path, header, size, 8 + length)
+
+
+def _unreadable(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"{path} is not a safetensors file: {why}; download the file again")
 
 
 def _truncated(path: Path, size: int, needed: int) -> CheckpointError:
@@ -73,7 +84,7 @@ def _parse(path: Path, header: dict[str, Any], size: int, data_start: int) -> di
         if width is not None and num_bytes * width != end - begin:
             raise CheckpointError(
                 f"{path}: tensor {name} of shape {list(shape)} and dtype {code} needs {num_bytes * width} "
-                f"bytes, its header gives it {end - begin}"
+                f"bytes, its header gives it {end - begin}; download the file again"
             )
         data_end = max(data_end, data_start + end)
         infos[name] = StoredInfo(shape, code, path.name)
@@ -89,7 +100,7 @@ def _fields(path: Path, name: str, entry: object) -> tuple[tuple[int, ...], str,
             match offsets:
                 case [begin, end] if begin <= end:
                     return tuple(shape), code, begin, end
-    raise CheckpointError(f"{path} is not a safetensors file: the header entry of {name!r} is malformed")
+    raise _unreadable(path, f"the header entry of {name!r} is malformed")
 
 
 def _is_naturals(value: Any) -> TypeGuard[list[int]]:

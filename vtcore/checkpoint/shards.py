@@ -17,6 +17,8 @@ from vtcore.errors import CheckpointError
 # Source: transformers, SAFE_WEIGHTS_INDEX_NAME.
 INDEX_FILE = "model.safetensors.index.json"
 WEIGHT_SUFFIX = ".safetensors"
+# No separator of any system and no control character: a name comes out of a download and becomes a path.
+_WEIGHT_FILE = re.compile(rf"[^/\\\x00-\x1f\x7f]+{re.escape(WEIGHT_SUFFIX)}")
 _SHARD_NUMBER = re.compile(r"^(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>\d{5})\.safetensors$")
 
 
@@ -46,11 +48,12 @@ def index_files(index_path: Path) -> tuple[str, ...]:
     """
     weight_map = read_json_object(index_path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index_path} has no `weight_map` object")
+        raise CheckpointError(f"{index_path} has no `weight_map` object; fetch the file again")
     for name, file in weight_map.items():
-        if not isinstance(file, str) or not file or Path(file).name != file:
+        if not isinstance(file, str) or not _WEIGHT_FILE.fullmatch(file):
             raise CheckpointError(
-                f"{index_path}: tensor {name} must name a file of the same folder, found {file!r}"
+                f"{index_path}: tensor {name} must name a *{WEIGHT_SUFFIX} file of the same folder, "
+                f"found {file!r}; fetch the file again"
             )
     return tuple(sorted(set(weight_map.values())))
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from vtcore.checkpoint.json_file import read_json_object, read_json_object_if_pr
 from vtcore.checkpoint.shards import find_missing_shards
 from vtcore.errors import CheckpointError, IncompleteCheckpointError, UnsupportedFeatureError
 
+_CONFIG_FILE = "config.json"
 _DRAFTER_ARCHITECTURE = re.compile(r"DFlash|Eagle|Medusa|Speculator|Draft(er)?Model", re.IGNORECASE)
 # Source: config.json of public DFlash, EAGLE and speculators releases.
 _DRAFTER_KEYS = ("dflash_config", "speculators_config", "eagle_config")
@@ -84,6 +86,21 @@ def open_checkpoint(path: str | os.PathLike[str], *, needs_weights: bool = True)
         generation_config=read_json_object_if_present(directory / "generation_config.json"),
         tokenizer_config=read_json_object_if_present(directory / "tokenizer_config.json"),
     )
+
+
+@contextmanager
+def naming_config(directory: Path | None) -> Iterator[None]:
+    """Archs judge values of config.json and do not know where it lies; their errors get its directory.
+
+    Args:
+        directory: None for a config in memory; its errors stay as they are.
+    """
+    try:
+        yield
+    except CheckpointError as error:
+        if directory is None or not str(error).startswith(_CONFIG_FILE):
+            raise
+        raise type(error)(f"{directory / _CONFIG_FILE}{str(error).removeprefix(_CONFIG_FILE)}") from error
 
 
 def check_listed_files(where: str, names: Collection[str], *, needs_weights: bool = True) -> None:

@@ -64,8 +64,6 @@ class BatchOutput:
 
     def _open(self, path: str) -> int:
         if path == STDIO:
-            if sys.stdout is None:
-                raise UsageError("--output -: stdout is closed; give a file")
             sys.stdout.flush()
             return os.dup(sys.stdout.fileno())
         # A pipe cannot be opened for reading and writing everywhere, a file must be.
@@ -113,13 +111,25 @@ class BatchOutput:
             record: In JSON's types; `line` and `digest` are put into it.
 
         Raises:
-            OSError: The disk is full or the reader went away.
+            HostError: The disk is full, or the file cannot be written for another reason.
+            BrokenPipeError: The reader went away.
         """
         whole = {"line": line, **record, "digest": digest}
         data = json.dumps(whole, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            kept = (
+                "; what is finished is kept, the same command goes on from there" if self.is_resumable else ""
+            )
+            raise HostError(
+                f"--output: {self.path} cannot be written: {error.strerror}; mend that or choose another "
+                f"place{kept}"
+            ) from error
         self.done[line] = digest
         self._spans[line] = (self._size, len(data))
         self._size += len(data)

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 from attrs import frozen
 
 from vtcore.cli.sampling_flags import surrogate_at
+from vtcore.config.shown import shown
 from vtcore.errors import UsageError
 from vtcore.suggest import did_you_mean
 
@@ -32,7 +33,16 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class LineError(Exception):
-    """What is wrong with one line, without its place."""
+    """What is wrong with one line, without its place.
+
+    Args:
+        text: One sentence or several.
+        request: What could be read all the same; None for nothing.
+    """
+
+    def __init__(self, text: str, request: BatchRequest | None = None) -> None:
+        super().__init__(text)
+        self.request = request
 
 
 class Place(NamedTuple):
@@ -113,30 +123,34 @@ def parse_request(line: bytes) -> BatchRequest:
     """Read one line.
 
     Raises:
-        LineError: It is no request.
+        LineError: It is no request; all that is wrong is said at once.
     """
     data = _parse_object(line)
-    for key in data:
-        if key not in _KEYS:
-            raise LineError(f"no key {key!r} is known{did_you_mean(key, _KEYS)}")
     forms = [key for key in _FORMS if key in data]
-    if len(forms) != 1:
+    problems = [f"no key {key!r} is known{did_you_mean(key, _KEYS)}" for key in data if key not in _KEYS]
+    # A prompt under a mistyped key is said once.
+    if len(forms) > 1 or not (forms or problems):
         found = f"has {' and '.join(forms)}" if forms else "has no prompt"
-        raise LineError(f"it {found}; give one of {', '.join(_FORMS)}")
-    if forms[0] != "messages":
-        for key in _CHAT_ONLY:
-            if key in data:
-                raise LineError(f"{key} goes with messages only")
+        problems.append(f"it {found}; give one of {', '.join(_FORMS)}")
+    if forms and "messages" not in forms:
+        problems += [f"{key} goes with messages only" for key in _CHAT_ONLY if key in data]
     for key in CHAT_SWITCHES:
         if not isinstance(data.get(key, True), bool):
-            raise LineError(f"{key} is {data[key]!r}, not true or false")
+            problems.append(f"{key} is {shown(data[key])}, not true or false")
     name = data.get("id")
     if not (name is None or isinstance(name, str) or type(name) is int):
-        raise LineError(f"id is {name!r}, not a text or an integer")
+        problems.append(f"id is {shown(name)}, not a text or an integer")
     sampling = data.pop("sampling_params", None)
     if not (sampling is None or isinstance(sampling, dict)):
-        raise LineError("sampling_params is no object of parameters")
-    return BatchRequest(data, sampling or {})
+        problems.append("sampling_params is no object of parameters")
+        sampling = None
+    return _judged(BatchRequest(data, sampling or {}), problems)
+
+
+def _judged(request: BatchRequest, problems: list[str]) -> BatchRequest:
+    if problems:
+        raise LineError("; ".join(problems), request)
+    return request
 
 
 def _parse_object(line: bytes) -> dict[str, Any]:

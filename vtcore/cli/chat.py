@@ -9,8 +9,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from vtcore.cli.engine_flags import add_engine_flags, given_from_args, print_notes
-from vtcore.cli.sampling_flags import add_sampling_flags, cli_params, sampling_from_args
+from vtcore.cli.engine_flags import add_engine_flags, print_notes
+from vtcore.cli.interruption import is_terminated
+from vtcore.cli.own_stdout import others_print_to_stderr
+from vtcore.cli.sampling_flags import add_sampling_flags, cli_params, read_flags
+from vtcore.cli.terminal import say
 from vtcore.engine.interrupts import interrupts_deferred
 from vtcore.errors import RequestError, UsageError
 from vtcore.suggest import did_you_mean
@@ -40,7 +43,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "chat",
         help="talk to a model",
-        description="Talk to a model. Ctrl-C stops an answer and keeps it; at the prompt it leaves. "
+        description="Talk to a model. Ctrl-C stops an answer and keeps it; at the prompt it drops the line, "
+        "and leaves when it comes again. "
         "Without a terminal each line of stdin is a turn.",
     )
     parser.add_argument("model", metavar="MODEL", help="directory, checkpoint source or Hub id")
@@ -51,8 +55,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, talk until the input ends."""
-    given = sampling_from_args(args)
-    options = given_from_args(args)
+    given, options = read_flags(args)
+    if options.options.skip_tokenizer_init:
+        raise UsageError("chat is text, and --skip-tokenizer-init makes none; leave it out")
     print_notes(options)
     if sys.stdin is None:
         raise UsageError("stdin is closed; chat reads its turns from there")
@@ -60,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
     from vtcore.engine.chat import build_chat_renderer
     from vtcore.llm import load_engine
 
-    engine = load_engine(options)
+    with others_print_to_stderr():
+        engine = load_engine(options)
     try:
         renderer = build_chat_renderer(engine)
         renderer.choose_template()
@@ -175,7 +181,7 @@ class Session:
                 return False
             request_id = self._engine.add_request(prompt, self._params)
         except RequestError as error:
-            _tell(f"error[{error.code}]: {error}")
+            _tell(f"error[{error.code}]: {error}\nmore: vtcore explain {error.code}")
             return False
         output, is_stopped = self._stream(request_id)
         sample = output.outputs[0]
@@ -204,6 +210,8 @@ class Session:
                             print(output.outputs[0].text[shown:], end="", flush=True)
                             shown = len(output.outputs[0].text)
         except KeyboardInterrupt:
+            if is_terminated():
+                raise
             is_stopped = True
             output = self._stop(request_id) or output
         except BaseException:
@@ -230,21 +238,27 @@ class Session:
 
 
 def _read_line(is_tty: bool) -> str | None:
-    """The next line; None at the end of the input.
+    """The next line; None at the end of the input. At a terminal the first Ctrl-C drops what was typed.
 
     Raises:
         UsageError: The input is not text.
+        KeyboardInterrupt: Two Ctrl-C in a row, one in a pipe, or SIGTERM.
     """
+    was_interrupted = False
     try:
-        if not is_tty:
-            return sys.stdin.readline() or None
-        return input("> ")
+        while is_tty:
+            try:
+                return input("> ")
+            except KeyboardInterrupt:
+                print()
+                if was_interrupted or is_terminated():
+                    raise
+                was_interrupted = True
+                _tell("Ctrl-C again leaves; so does Ctrl-D")
+        return sys.stdin.readline() or None
     except EOFError:
         print()
         return None
-    except KeyboardInterrupt:
-        print()
-        raise
     except UnicodeDecodeError as error:
         raise UsageError(f"stdin is not text in {error.encoding} (byte {error.start})") from error
 
@@ -260,4 +274,4 @@ def _use_readline() -> None:
 
 def _tell(text: str) -> None:
     """A note about the conversation; stdout is the answers alone."""
-    print(text, file=sys.stderr, flush=True)
+    say(text, flush=True)

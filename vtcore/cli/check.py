@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from vtcore.cli.engine_flags import add_engine_flags, given_from_args, notes_as_typed
+from vtcore.cli.own_stdout import others_print_to_stderr
 
 if TYPE_CHECKING:
     from vtcore.config.engine_config import EngineConfig
@@ -45,13 +47,19 @@ def run(args: argparse.Namespace) -> int:
     """Plan, print, and raise what would stop the start."""
     given = given_from_args(args)
 
-    from vtcore.engine.frontend import sampling_defaults_of
+    from vtcore.engine.frontend import check_frontend, sampling_defaults_of
     from vtcore.loader import plan_core
 
-    planned = plan_core(given.options, sources=given.sources, environment=given.environment)
-    defaults = sampling_defaults_of(planned.config, planned.checkpoint)
-    memory_problem = _memory_problem(planned)
-    report = build_report(planned, defaults, notes_as_typed(given), memory_problem)
+    with others_print_to_stderr():
+        planned = plan_core(
+            given.options,
+            sources=given.sources,
+            environment=given.environment,
+            on_config=partial(check_frontend, only_configs=True),
+        )
+        defaults = sampling_defaults_of(planned.config, planned.checkpoint)
+        memory_problem = _memory_problem(planned)
+        report = build_report(planned, defaults, notes_as_typed(given), memory_problem)
     if args.json:
         print(json.dumps(report, indent=2))
     else:
@@ -159,7 +167,7 @@ def _print(report: dict[str, Any]) -> None:
     print(f"  {', '.join(model['architectures']) or 'no architectures'}, served by arch {model['arch']}")
     print(f"  {model['num_parameters']:,} parameters")
     _print_origins("config", report["config"])
-    print(f"memory (an estimate; a request may have {memory['max_model_len']} tokens, prompt and output)")
+    print("memory (an estimate)")
     _print_bytes("weights", memory["weight_bytes"])
     for pool in memory["pools"]:
         what = f"{pool['num_units']} x {pool['unit_bytes']} bytes, {pool['num_layers']} layers"
@@ -194,6 +202,9 @@ def _print_bytes(name: str, num_bytes: int, note: str = "") -> None:
 
 def _size(num_bytes: int) -> str:
     unit = "B"
+    if num_bytes >= 2**100:
+        # Of a config.json that asks for more than any machine, or a float, holds.
+        return f"{num_bytes // 2**30} GiB"
     number = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024 or unit == "GiB":

@@ -18,6 +18,7 @@ from typing import Any
 from attrs import asdict
 
 from vtcore.cli.engine_flags import add_plugin_flags, given_from_args, options_from_args
+from vtcore.cli.own_stdout import others_print_to_stderr
 from vtcore.config.options import UserOptions
 from vtcore.errors import ConfigError
 from vtcore.host.check import Check, count
@@ -40,7 +41,9 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; 3 when anything is an error."""
     options, problems = options_despite_problems(args)
-    return print_checks(diagnose(options, problems), args.json)
+    with others_print_to_stderr():
+        checks = diagnose(options, problems)
+    return print_checks(checks, args.json)
 
 
 def options_despite_problems(args: argparse.Namespace) -> tuple[UserOptions, tuple[str, ...]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from attrs import Attribute, fields
 
 from vtcore.cli.flag_words import HIDDEN, MAPPING_METAVAR, option_of
 from vtcore.cli.parser import CommandParser
+from vtcore.cli.terminal import say
 from vtcore.config.layers import GivenOptions, gather_options
 from vtcore.config.options import UserOptions
 from vtcore.config.structure import structure_options
@@ -57,7 +57,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """Add `--config`, a flag for each option of the engine, the plugin flags, and vLLM's flags.
 
     Call it after the command has added its own flags; a flag of vLLM that the command has too is the
-    command's. `model` stays the command's own positional.
+    command's. `model` stays the command's own positional, which a file or VTCORE_MODEL may stand in for.
     """
     group = parser.add_argument_group(
         "engine",
@@ -68,12 +68,16 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--config",
         dest="config_file",
         metavar="FILE",
-        help="options from a TOML file, or YAML when it ends so",
+        help="options from a TOML file, or one of YAML or JSON when its name ends so",
     )
     for option in fields(UserOptions):
         if option.name != _POSITIONAL and not option.name.startswith("plugin_"):
             group.add_argument(_flag(option.name), dest=option.name, **_how(option))
     add_plugin_flags(parser)
+    for action in parser._get_positional_actions():
+        if action.dest == _POSITIONAL:
+            # A file or VTCORE_MODEL may name it. With nargs="?" it would have to stand before every flag.
+            action.required = False
     taken = parser._option_string_actions
     for flag in VLLM_FLAGS.values():
         if flag.name != _POSITIONAL and _flag(flag.name) not in taken:
@@ -134,6 +138,9 @@ def given_from_args(args: argparse.Namespace) -> GivenOptions:
         problems += error.problems
     if problems:
         raise ConfigError(*problems)
+    if _POSITIONAL in vars(args):
+        # Commands name the model in what they print, wherever it was given.
+        args.model = given.options.model
     return given
 
 
@@ -145,7 +152,7 @@ def notes_as_typed(given: GivenOptions) -> list[str]:
 def print_notes(given: GivenOptions) -> None:
     """Print them on stderr."""
     for note in notes_as_typed(given):
-        print(f"note: {note}", file=sys.stderr)
+        say(f"note: {note}")
 
 
 def options_from_args(args: argparse.Namespace) -> UserOptions:
@@ -210,7 +217,7 @@ def _merged(texts: Sequence[str], *, strict: bool) -> Any:
                 raise
             try:
                 return json.loads(text)
-            except (json.JSONDecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 return text
     return found
 

@@ -84,7 +84,12 @@ def run(args: argparse.Namespace) -> int:
     word = args.code.strip().upper()
     code = f"VT{word}" if re.fullmatch(r"\d+", word) else word
     if code not in explanations:
-        guess = did_you_mean(code, explanations) if code.startswith("V") else ""
+        beginning = [known for known in explanations if known.startswith(code)]
+        guess = ""
+        if beginning and code != "V":
+            guess = f"; these begin so: {', '.join(beginning)}"
+        elif re.fullmatch(r"VT\d{3,}", code):
+            guess = did_you_mean(code, explanations)
         raise UsageError(
             f"no error has the code {args.code!r}{guess or '; vtcore explain, without a code, lists them'}"
         )
@@ -121,8 +126,8 @@ def errors_markdown() -> str:
         "# Errors\n",
         "Every error has a code. Its first digit is the exit code of the command line: 2 configuration "
         "(options, model,\nrequest), 3 environment (machine, installation, network), 4 engine. Ctrl-C exits "
-        "with 130, a closed output with 141.\n`vtcore explain CODE` prints the same; `--debug` shows an "
-        "error's traceback.\n",
+        "with 130, SIGTERM with 143, a closed\noutput with 141. `vtcore explain CODE` prints the same; "
+        "`--debug` shows an error's traceback.\n",
         "| code | exit | what |\n|---|---|---|",
     ]
     rows = [

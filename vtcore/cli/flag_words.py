@@ -13,23 +13,28 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from attrs import frozen
 
 from vtcore.config.vllm_names import VLLM_FLAGS
-from vtcore.errors import ConfigError
+from vtcore.errors import ConfigError, UsageError, VtcoreError
 
 MAPPING_METAVAR = "JSON"
 """Marks a flag whose value is a mapping, so that its keys may be given one by one."""
+SAMPLING = "sampling_"
+"""Before the name in the destination of a sampling parameter's flag."""
 HIDDEN = "vllm:"
 """Before the name in the destination of a flag that only vLLM has, so that no command's own is hit."""
 
 _FLAG = re.compile(r"--?[A-Za-z][\w-]*(\.[\w.-]+\+?)?")
 _LEVEL = re.compile(r"-O=?(\d)")
 _PATH = re.compile(r"\$\.(\w+)")
+_LINE = re.compile(r"\S[^$]*?:(\d+: | \$\.)")
+_SETTING = re.compile(r"(?<![\w.\[$'\"-])([a-z][a-z_]*)=(\{[^{}]*\}|[^\s,;:()]*[^\s,;:().])")
+_REMEDY = re.compile(r"\b((?:raise|lower|without|largest|with|no|or|and) )([a-z]+(?:_[a-z]+)+)\b(?![\[.=])")
 _SHORT: Mapping[str, str] = {
     short: "--" + flag.name.replace("_", "-") for flag in VLLM_FLAGS.values() for short in flag.short
 }
@@ -118,7 +123,7 @@ def _nested(path: str, text: str) -> Any:
     if value is text:
         try:
             value = json.loads(text)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             value = text
     for key in reversed(path.removesuffix("+").split(".")):
         value = {key: value}
@@ -132,16 +137,58 @@ def _as_typed(problem: str, typed: Mapping[str, str]) -> str:
     return _PATH.sub(lambda found: typed.get(found[1], found[0]), problem)
 
 
+def names_of_flags(actions: Iterable[argparse.Action]) -> dict[str, str]:
+    """Option or sampling parameter -> its flag, of a command's own; what both have is the parameter's."""
+    flags = {action.dest: action.option_strings[0] for action in actions if action.option_strings}
+    sampling = {
+        dest.removeprefix(SAMPLING): flag for dest, flag in flags.items() if dest.startswith(SAMPLING)
+    }
+    return {**{dest: flag for dest, flag in flags.items() if not dest.startswith(HIDDEN)}, **sampling}
+
+
+def settings_as_flags(problem: str, flags: Mapping[str, str]) -> str:
+    """Show settings as a command line has them: `max_model_len=16` becomes `--max-model-len 16`, and `raise
+    max_model_len` becomes `raise --max-model-len`.
+
+    A problem of a file's line (`in.jsonl:3: ...`) or of a file of options keeps its own spelling.
+
+    Args:
+        flags: As of `names_of_flags`; other names are left as they are.
+    """
+    if _LINE.match(problem):
+        return problem
+    problem = _SETTING.sub(lambda found: _as_flag(found, flags), problem)
+    return _REMEDY.sub(lambda found: found[1] + flags.get(found[2], found[2]), problem)
+
+
+def _as_flag(found: re.Match[str], flags: Mapping[str, str]) -> str:
+    name, value = found[1], found[2]
+    flag = flags.get(name)
+    if flag is None:
+        return found[0]
+    if value in ("True", "False", "None"):
+        return {"True": flag, "False": "--no" + flag[1:], "None": f"no {flag}"}[value]
+    if name == "plugin_owners":
+        return flag + " " + value.strip("{}").replace('": "', "=").strip('"')
+    return f"{flag} {value}"
+
+
 @contextmanager
-def errors_as_typed(typed: Mapping[str, str]) -> Iterator[None]:
-    """Make a `ConfigError` name options as the user typed them: `$.max_model_len` becomes `--max-model-len`.
+def errors_as_typed(typed: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Make errors name options as the user typed them: `$.max_model_len` becomes `--max-model-len`.
 
     Args:
         typed: As in `FlagWords`; options that are not in it were not typed and keep their path.
+        flags: As of `settings_as_flags`; None leaves settings as they are.
     """
     try:
         yield
-    except ConfigError as error:
-        error.problems = tuple(_as_typed(problem, typed) for problem in error.problems)
+    except (ConfigError, UsageError) as error:
+        error.problems = tuple(
+            settings_as_flags(_as_typed(problem, typed), flags or {}) for problem in error.problems
+        )
         error.args = ("; ".join(error.problems),)
+        raise
+    except VtcoreError as error:
+        error.args = (settings_as_flags(str(error), flags or {}),)
         raise

@@ -9,20 +9,22 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vtcore.cli.batch_input import STDIO
-from vtcore.cli.engine_flags import add_engine_flags, given_from_args, print_notes
+from vtcore.cli.engine_flags import add_engine_flags, print_notes
+from vtcore.cli.own_stdout import others_print_to_stderr
 from vtcore.cli.sampling_flags import (
     add_sampling_flags,
     cli_params,
     flag_of,
-    sampling_from_args,
+    read_flags,
     surrogate_at,
 )
-from vtcore.errors import ConfigError, UsageError
+from vtcore.cli.terminal import say
+from vtcore.errors import UsageError
 
 if TYPE_CHECKING:
     from vtcore.config.layers import GivenOptions
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from vtcore.request import SamplingParams
 
 _ONLY_JSON = ("logprobs", "prompt_logprobs")
+_MAX_ID_DIGITS = 80
+"""More than any id has; Python reads no integer of some thousand."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -60,11 +64,17 @@ def add_parser(subparsers: Any) -> None:
     add_engine_flags(parser)
 
 
+def needs_stdout(args: argparse.Namespace) -> bool:
+    """Not where a file takes the results."""
+    return args.output is None or args.output == STDIO
+
+
 def run(args: argparse.Namespace) -> int:
     """Load, generate, report."""
     _check_forms(args)
     prompt = _prompt(args)
-    given, options = _read_flags(args)
+    given, options = read_flags(args)
+    _check_what_is_shown(args, given, options)
     print_notes(options)
 
     from vtcore.llm import load_engine
@@ -77,11 +87,13 @@ def run(args: argparse.Namespace) -> int:
             args.output,
             given,
             overwrite=args.overwrite,
+            has_text=not options.options.skip_tokenizer_init,
             shows_progress=not args.no_progress and sys.stderr is not None and sys.stderr.isatty(),
             load=partial(load_engine, options),
             report=_report,
         )
-    engine = load_engine(options)
+    with others_print_to_stderr():
+        engine = load_engine(options)
     try:
         params = cli_params(engine.sampling_defaults, given)
         start = time.monotonic()
@@ -93,23 +105,22 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read_flags(args: argparse.Namespace) -> tuple[dict[str, Any], GivenOptions]:
-    """Sampling parameters and engine options, with the problems of both said at once."""
-    problems: list[str] = []
-    given: dict[str, Any] = {}
-    try:
-        given = sampling_from_args(args)
-    except ConfigError as error:
-        problems += error.problems
-    try:
-        options = given_from_args(args)
-    except ConfigError as error:
-        if not problems:
-            raise
-        raise ConfigError(*problems, *error.problems) from error
-    if problems:
-        raise ConfigError(*problems)
-    return given, options
+def _check_what_is_shown(args: argparse.Namespace, given: Mapping[str, Any], options: GivenOptions) -> None:
+    """Refuse before the model is loaded what could not be asked or shown afterwards."""
+    if args.prompt is not None and options.options.skip_tokenizer_init:
+        raise UsageError(
+            "--prompt is text, and --skip-tokenizer-init makes no ids of it; give --prompt-token-ids 1,2,3"
+        )
+    if args.input is None and not args.json:
+        _check_logprobs(lambda name: given.get(name))
+
+
+def _check_logprobs(value_of: Callable[[str], Any]) -> None:
+    for name in _ONLY_JSON:
+        if value_of(name) is not None:
+            raise UsageError(
+                f"{flag_of(name)} is shown with --json or --input only; add one, or leave it out"
+            )
 
 
 def _check_forms(args: argparse.Namespace) -> None:
@@ -127,6 +138,17 @@ def _check_forms(args: argparse.Namespace) -> None:
         ):
             if value:
                 raise UsageError(f"{flag} goes with --input FILE")
+        for flag, value in (
+            ("--chat-template", args.chat_template),
+            ("--default-chat-template-kwargs", args.default_chat_template_kwargs),
+        ):
+            if value is not None:
+                raise UsageError(
+                    f"{flag} holds for conversations, which a single prompt is not; leave it out, or use "
+                    f"chat, or messages in --input FILE"
+                )
+    elif not args.input or args.output == "":
+        raise UsageError("--input and --output name files, and one of them is empty; '-' is stdin or stdout")
     elif args.output is None:
         raise UsageError("--input needs --output FILE for the results; '-' is stdout")
     elif args.overwrite and args.output == STDIO:
@@ -137,9 +159,13 @@ def _check_forms(args: argparse.Namespace) -> None:
 
 def _prompt(args: argparse.Namespace) -> Any:
     if args.prompt_token_ids is not None:
-        words = args.prompt_token_ids.split(",")
-        if not all(word.strip().isdecimal() for word in words):
-            raise UsageError(f"--prompt-token-ids: {args.prompt_token_ids!r} is no list of ids like 1,2,3")
+        words = [word.strip() for word in args.prompt_token_ids.split(",")]
+        for word in words:
+            if not (word.isdecimal() and len(word) <= _MAX_ID_DIGITS):
+                found = word if len(word) <= _MAX_ID_DIGITS else f"{word[:_MAX_ID_DIGITS]}..."
+                raise UsageError(
+                    f"--prompt-token-ids: {found!r} is no token id; give a list of ids like 1,2,3"
+                )
         return {"prompt_token_ids": [int(word) for word in words]}
     text, where = args.prompt, "--prompt"
     if text == "-":
@@ -163,7 +189,8 @@ def _stdin() -> str:
 def _print_json(engine: Engine, prompt: Any, params: SamplingParams) -> RequestOutput:
     from vtcore.outputs import output_as_json
 
-    [output] = engine.generate([(prompt, params)])
+    with others_print_to_stderr():
+        [output] = engine.generate([(prompt, params)])
     source: Mapping[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else prompt
     print(json.dumps({**source, **output_as_json(output)}, ensure_ascii=False))
     return output
@@ -171,9 +198,8 @@ def _print_json(engine: Engine, prompt: Any, params: SamplingParams) -> RequestO
 
 def _stream(engine: Engine, prompt: Any, params: SamplingParams) -> RequestOutput:
     """Print the first sample as it grows, the others when all are done; ids where no text is made."""
-    for name in _ONLY_JSON:
-        if getattr(params, name) is not None:
-            raise UsageError(f"{flag_of(name)} is shown with --json or --input only")
+    # The model's defaults may ask for them too.
+    _check_logprobs(lambda name: getattr(params, name))
     is_text = engine.tokenizer is not None and params.detokenize
     engine.add_request(prompt, params)
     shown, output = 0, None
@@ -196,9 +222,9 @@ def _text(output: RequestOutput, index: int, is_text: bool) -> str:
 
 def _report(engine: Engine, num_tokens: int, seconds: float) -> None:
     """Say on stderr how it went, so that stdout is the text alone."""
-    print(_summary(engine, num_tokens, seconds), file=sys.stderr)
+    say(_summary(engine, num_tokens, seconds))
     if engine.stats()["nan_logit_rows"]:
-        print("warning: logits were NaN; the weights or the dtype are at fault", file=sys.stderr)
+        say("warning: logits were NaN; the weights or the dtype are at fault")
 
 
 def _summary(engine: Engine, num_tokens: int, seconds: float) -> str:

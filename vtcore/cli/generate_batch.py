@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, frozen
 from tqdm import tqdm
 
+from vtcore.cli.batch_checks import check_line
 from vtcore.cli.batch_file import START_ANEW, BatchOutput
 from vtcore.cli.batch_input import (
     CHAT_KEYS,
@@ -26,12 +26,15 @@ from vtcore.cli.batch_input import (
     Place,
     parse_request,
 )
+from vtcore.cli.interruption import interrupted_code
+from vtcore.cli.own_stdout import others_print_to_stderr
 from vtcore.cli.sampling_flags import with_whole_context
+from vtcore.cli.terminal import say
 from vtcore.engine.chat import ChatRenderer, ChatRequest, build_chat_renderer
 from vtcore.engine.interrupts import interrupts_deferred
 from vtcore.errors import ConfigError, RequestError, UsageError
 from vtcore.outputs import RequestOutput, output_as_json
-from vtcore.request import SamplingParams, child_seed
+from vtcore.request import child_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +45,6 @@ MAX_PROBLEMS = 20
 """Wrong lines that are named; the rest are counted."""
 WINDOW_PER_ROW = 4
 """Requests with the engine, per request that runs at once: enough for a policy to choose among."""
-EXIT_INTERRUPTED = 130
 
 
 @frozen
@@ -61,16 +63,29 @@ class Batch:
     Args:
         given: Sampling parameters of the flags.
         shows_progress: Whether a bar is drawn on stderr.
+        has_text: Whether the engine will have a tokenizer.
+
+    Attributes:
+        num_lines: Requests in the input; None until all are read.
+        num_run: Requests that had no result before.
+        num_tokens: Made so far.
     """
 
     def __init__(
-        self, source: BatchInput, sink: BatchOutput, given: Mapping[str, Any], shows_progress: bool
+        self,
+        source: BatchInput,
+        sink: BatchOutput,
+        given: Mapping[str, Any],
+        shows_progress: bool,
+        has_text: bool = True,
     ) -> None:
         self.source = source
         self.sink = sink
         self.given = given
         self.shows_progress = shows_progress
-        self.num_lines = 0
+        self.has_text = has_text
+        self.num_lines: int | None = None
+        self.num_run = 0
         self.num_tokens = 0
         self._renderer: ChatRenderer | None = None
 
@@ -81,13 +96,14 @@ class Batch:
             ConfigError: Lines are no requests, or the file has none.
         """
         problems = _Problems(self.source.name)
+        num_lines = 0
         for place, line in self.source.lines():
-            self.num_lines += 1
+            num_lines += 1
             with problems.of(place):
-                request = parse_request(line)
-                SamplingParams.from_dict({"max_tokens": None, **self.given, **request.sampling})
+                check_line(line, self.given, self.has_text)
         problems.raise_if_any()
-        if not self.num_lines:
+        self.num_lines = num_lines
+        if not num_lines:
             raise ConfigError(f'{self.source.name} has no request; write lines like {{"prompt": "text"}}')
 
     def run(self, engine: Engine) -> None:
@@ -100,9 +116,10 @@ class Batch:
         """
         todo = self._check(engine)
         self.sink.begin()
-        done = self.num_lines - len(todo)
+        self.num_run = len(todo)
+        done = len(self.sink.done)
         with tqdm(
-            total=self.num_lines,
+            total=done + len(todo),
             initial=done,
             disable=not self.shows_progress,
             desc="generate",
@@ -244,6 +261,7 @@ def run_batch(
     *,
     overwrite: bool,
     shows_progress: bool,
+    has_text: bool,
     load: Callable[[], Engine],
     report: Callable[[Engine, int, float], None],
 ) -> int:
@@ -251,11 +269,12 @@ def run_batch(
 
     Args:
         given: Sampling parameters of the flags.
+        has_text: Whether the engine will have a tokenizer.
         load: Makes the engine, once all that can be checked without one has been.
         report: Told at the end of the engine, the tokens that it made and the seconds it took.
 
     Returns:
-        0, or 130 when interrupted.
+        0, or 130 when interrupted, 143 by SIGTERM.
 
     Raises:
         VtcoreError: Something is wrong with a file, a line, an option or the model.
@@ -264,24 +283,34 @@ def run_batch(
         closing(BatchInput(source_path)) as source,
         closing(BatchOutput(sink_path, source.file, overwrite)) as sink,
     ):
-        batch = Batch(source, sink, given, shows_progress)
+        batch = Batch(source, sink, given, shows_progress, has_text)
         try:
             batch.check_form()
             if sink.torn_bytes:
-                print(f"{sink.path}: a line that was broken off is left out", file=sys.stderr)
-            engine = load()
-            try:
-                start = time.monotonic()
-                batch.run(engine)
-                report(engine, batch.num_tokens, time.monotonic() - start)
-            finally:
-                engine.close()
+                say(f"{sink.path}: a line that was broken off is left out")
+            # The sink has a descriptor of its own.
+            with others_print_to_stderr():
+                engine = load()
+                try:
+                    start = time.monotonic()
+                    batch.run(engine)
+                    if batch.num_run:
+                        report(engine, batch.num_tokens, time.monotonic() - start)
+                finally:
+                    engine.close()
             if (why := sink.sort()) is not None:
-                print(f"{sink.path}: {why}", file=sys.stderr)
+                say(f"{sink.path}: {why}")
         except KeyboardInterrupt:
-            resumes = "; the same command goes on from there" if sink.is_resumable else ""
-            done = f"{len(sink.done)} of {batch.num_lines}"
-            print(f"interrupted: {done} are done and kept in {sink.path}{resumes}", file=sys.stderr)
-            return EXIT_INTERRUPTED
-        print(f"{len(sink.done)} of {batch.num_lines} are done, in {sink.path}", file=sys.stderr)
+            say(f"interrupted: {_kept(batch, sink)}")
+            return interrupted_code()
+        idle = "" if batch.num_run else "; nothing was left to do"
+        say(f"{len(sink.done)} of {batch.num_lines} are done, in {sink.path}{idle}")
     return 0
+
+
+def _kept(batch: Batch, sink: BatchOutput) -> str:
+    total = "" if batch.num_lines is None else f" of {batch.num_lines}"
+    if not sink.done:
+        return f"none{total} is done" if total else "nothing is done"
+    resumes = "; the same command goes on from there" if sink.is_resumable else ""
+    return f"{len(sink.done)}{total} are done and kept in {sink.path}{resumes}"

@@ -5,8 +5,6 @@ Does not: import a command that was not asked for, so that light commands stay l
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,9 @@ from importlib import import_module
 
 import vtcore
 from vtcore.cli.flag_words import errors_as_typed
+from vtcore.cli.interruption import interrupted_code, termination_as_interrupt
 from vtcore.cli.parser import DEBUG_FLAG, CommandParser
+from vtcore.cli.terminal import check_stdout, guarded_output, say
 from vtcore.errors import ConfigError, UsageError, VtcoreError
 from vtcore.suggest import did_you_mean
 
@@ -28,14 +28,24 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "explain": ("vtcore.cli.explain", "explain an error's code"),
     "make-checkpoint": ("vtcore.cli.make_checkpoint", "write a checkpoint of random weights"),
 }
-"""Command -> (module with `add_parser(subparsers)` and `run(args) -> int`, one line of help)."""
+"""Command -> (module with `add_parser(subparsers)` and `run(args) -> int`, one line of help).
+
+A module whose command may do without stdout has `needs_stdout(args) -> bool`.
+"""
+
+VLLM_COMMANDS: Mapping[str, str] = {
+    "serve": "use generate, chat, or the class LLM in Python",
+    "complete": "use generate",
+    "bench": "use generate, whose last line has the speed",
+    "run-batch": "use generate --input FILE --output FILE",
+    "collect-env": "use doctor",
+}
+"""Command of vLLM that is none here -> what does its work."""
 
 EXIT_HOST = 3
 """An OSError that nobody turned into an error of vtcore. Other exit codes: `VtcoreError.exit_code`."""
 EXIT_INTERNAL = 4
 """A fault of vtcore's or a plugin's own."""
-EXIT_INTERRUPTED = 130
-"""Ctrl-C: 128 + SIGINT, as shells report it."""
 EXIT_BROKEN_PIPE = 141
 """The reader of stdout went away: 128 + SIGPIPE, as shells report it."""
 
@@ -57,6 +67,8 @@ def run(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=f"vtcore {vtcore.__version__}")
     wanted = next((word for word in argv if not word.startswith("-")), None)
+    if wanted is not None and wanted in VLLM_COMMANDS:
+        raise UsageError(f"{wanted} is not served yet; {VLLM_COMMANDS[wanted]} (see vtcore --help)")
     if wanted is not None and wanted not in COMMANDS:
         raise UsageError(f"no command {wanted!r}{did_you_mean(wanted, COMMANDS)} (see vtcore --help)")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -66,9 +78,16 @@ def run(argv: Sequence[str]) -> int:
         else:
             subparsers.add_parser(name, help=about)
     args = parser.parse_args(argv)
-    with errors_as_typed(args.typed_flags):
-        code: int | None = import_module(COMMANDS[args.command][0]).run(args)
+    command = import_module(COMMANDS[args.command][0])
+    if getattr(command, "needs_stdout", _always)(args):
+        check_stdout()
+    with errors_as_typed(args.typed_flags, args.flag_names):
+        code: int | None = command.run(args)
     return code or 0
+
+
+def _always(args: object) -> bool:
+    return True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,28 +97,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Without the program's name; None reads the process's own.
 
     Returns:
-        0 or the command's own code; 2, 3 or 4 for an error (`VtcoreError.exit_code`); 130 when interrupted;
-        141 when stdout was closed.
+        0 or the command's own code; 2, 3 or 4 for an error (`VtcoreError.exit_code`); 130 when interrupted,
+        143 by SIGTERM; 141 when stdout was closed.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # Generated text is any text; a terminal of fewer letters gets escapes rather than an error.
-            stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if argv is None else argv
     try:
-        code = run(words)
-        # A closed pipe shows itself here rather than in the interpreter's last flush.
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        with termination_as_interrupt(), guarded_output():
+            code = run(words)
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return interrupted_code()
     except Exception as error:
         if DEBUG_FLAG in words:
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip("\n"))
         return _report(error)
     return code
 
@@ -122,8 +133,8 @@ def _report(error: Exception) -> int:
             f"and report the traceback",
         )
     for problem in problems:
-        print(f"error[{code}]: {problem}", file=sys.stderr)
-    print(f"more: vtcore explain {code}", file=sys.stderr)
+        say(f"error[{code}]: {problem}")
+    say(f"more: vtcore explain {code}")
     return exit_code
 
 

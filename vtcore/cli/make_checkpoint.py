@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from vtcore.checkpoint.json_file import read_json_object
 from vtcore.checkpoint.random_weights import random_tensors
 from vtcore.checkpoint.writer import write_json, write_shards
 from vtcore.cli.engine_flags import add_plugin_flags, given_from_args
-from vtcore.errors import ConfigError
+from vtcore.errors import ConfigError, HostError
 from vtcore.interfaces.model_arch import ModelArch
 from vtcore.plugins import build_registry, registry_for
 from vtcore.registry import PluginRegistry
@@ -58,20 +59,24 @@ def make_checkpoint(
 
     Raises:
         ConfigError: Unknown arch or size, bad seed, or `out` holds something else.
+        HostError: `out` cannot be written.
     """
     if not 0 <= seed < 2**63:
         raise ConfigError(f"--seed must be in [0, 2**63), got {seed}")
     arch_class = _arch_class(arch_name, registry if registry is not None else build_registry())
     # The size is judged before the tokenizer is trained, which takes longest.
     _config_of(arch_class, size, _VOCAB_MULTIPLE)
-    _prepare(out, force)
+    with _writing(out):
+        _prepare(out, force)
     tokenizer = train_tokenizer(_TOKENIZER_VOCAB.get(size, _DEFAULT_TOKENIZER_VOCAB))
     padded = (tokenizer.vocab_size // _VOCAB_MULTIPLE + 1) * _VOCAB_MULTIPLE
     config = _with_core_keys(_config_of(arch_class, size, padded), tokenizer)
-    num_bytes = write_shards(out, random_tensors(arch_class(config), seed, torch.bfloat16), _NUM_SHARDS)
-    _write_tokenizer(out, tokenizer)
-    # Last, so that a broken-off directory is never taken for a checkpoint.
-    write_json(out / "config.json", config)
+    tensors = random_tensors(arch_class(config), seed, torch.bfloat16)
+    with _writing(out):
+        num_bytes = write_shards(out, tensors, _NUM_SHARDS)
+        _write_tokenizer(out, tokenizer)
+        # Last, so that a broken-off directory is never taken for a checkpoint.
+        write_json(out / "config.json", config)
     return num_bytes // torch.bfloat16.itemsize
 
 
@@ -88,6 +93,11 @@ def add_parser(subparsers: Any) -> None:
         "--force", action="store_true", help="overwrite an earlier checkpoint of this command"
     )
     add_plugin_flags(parser)
+
+
+def needs_stdout(args: argparse.Namespace) -> bool:
+    """What it makes is a directory."""
+    return False
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,6 +127,17 @@ def _config_of(arch_class: type[ModelArch], size: str, vocab_size: int) -> Mappi
         raise ConfigError(f"--size: {error}") from error
 
 
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HostError(
+            f"OUT: {error.filename or out} cannot be written: {error.strerror or error}; mend that or give "
+            f"another directory"
+        ) from error
+
+
 _OWN_FILE = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json"
     r"|chat_template\.jinja|model-\d+-of-\d+\.safetensors"
@@ -137,7 +158,10 @@ def _prepare(out: Path, force: bool) -> None:
         config_path = out / "config.json"
         if config_path.is_file():
             if read_json_object(config_path).get(RANDOM_WEIGHTS_KEY) is not True:
-                raise ConfigError(f"OUT: {out} holds a real checkpoint, which --force does not overwrite")
+                raise ConfigError(
+                    f"OUT: {out} holds a real checkpoint, which --force does not overwrite; give another "
+                    f"directory"
+                )
             config_path.unlink()
     out.mkdir(parents=True, exist_ok=True)
 
@@ -154,7 +178,8 @@ def _with_core_keys(config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str
 
 def _write_tokenizer(out: Path, tokenizer: Tokenizer) -> None:
     end_of_text, end_of_turn = tokenizer.token_id(END_OF_TEXT), tokenizer.token_id(END_OF_TURN)
-    tokenizer.backend.save(str(out / "tokenizer.json"))
+    # The library's own `save` raises a plain Exception where the disk is full.
+    (out / "tokenizer.json").write_text(tokenizer.backend.to_str(pretty=True), encoding="utf-8")
     write_json(
         out / "tokenizer_config.json",
         {

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from vtcore.cli.flag_words import errors_as_typed, respell
+from vtcore.cli.flag_words import errors_as_typed, names_of_flags, respell
 from vtcore.errors import ConfigError, UsageError
 from vtcore.suggest import did_you_mean
 
+_REQUIRED = "the following arguments are required: "
+"""Argparse's words for what is missing."""
 DEBUG_FLAG = "--debug"
 """Shows the traceback of an error; every parser has it, so it may stand anywhere."""
 
@@ -25,13 +27,16 @@ class CommandParser(argparse.ArgumentParser):
         check: Raises `ConfigError` for wrong options of a namespace; called when the command line has other
             faults, so that one run shows all there is to mend. None where a command has no options.
 
-    What it parses has `typed_flags`, destination -> the flag as typed, for `errors_as_typed`.
+    What it parses has `typed_flags`, destination -> the flag as typed, and `flag_names`, both for
+    `errors_as_typed`.
     """
 
     check: Callable[[argparse.Namespace], object] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        # Python 3.14 colours its help; what this program prints has no control characters.
+        self.color = False
         self._bad_values: list[str] = []
         # SUPPRESS, so that a subparser's default does not undo what its parent has seen.
         self.add_argument(
@@ -52,6 +57,7 @@ class CommandParser(argparse.ArgumentParser):
         known, unknown = super().parse_known_args(words, namespace)
         if self._subparsers is None:
             known.typed_flags = typed
+            known.flag_names = names_of_flags(self._actions)
         problems = [*self._bad_values, *self._unknown(unknown)]
         if problems:
             problems[-1] += f" (see {self.prog} --help)"
@@ -99,4 +105,11 @@ class CommandParser(argparse.ArgumentParser):
         Raises:
             UsageError: Always.
         """
+        # argparse's own words for a value behind a switch sound as if it were let through.
+        message = message.replace("ignored explicit argument", "takes no value, found")
+        for action in self._actions:
+            if action.option_strings or message != f"{_REQUIRED}{action.metavar}":
+                continue
+            if action.choices is not None:
+                message = f"{action.metavar} is missing; give one of {', '.join(map(str, action.choices))}"
         raise UsageError(f"{message} (see {self.prog} --help)")

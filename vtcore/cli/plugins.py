@@ -25,6 +25,7 @@ from attrs import asdict
 
 from vtcore.cli.doctor import options_despite_problems, print_checks
 from vtcore.cli.engine_flags import add_plugin_flags, given_from_args
+from vtcore.cli.own_stdout import others_print_to_stderr
 from vtcore.config.env import read_host_variables, read_what_can_be_read
 from vtcore.errors import UsageError
 from vtcore.hookspecs import HOOK_POINTS, HOOK_VERSIONS
@@ -56,14 +57,18 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "doctor":
         options, wrong = options_despite_problems(args)
         checks = environment_checks(wrong, read_host_variables()) if wrong else []
-        return print_checks([*checks, *plugin_checks(options, read_what_can_be_read())], args.json)
+        with others_print_to_stderr():
+            checks += plugin_checks(options, read_what_can_be_read())
+        return print_checks(checks, args.json)
     given = given_from_args(args)
     if args.action == "show":
-        registry, _ = look_at_plugins(given.options, given.environment)
+        with others_print_to_stderr():
+            registry, _ = look_at_plugins(given.options, given.environment)
         chosen = _about(args.name, _as_json(registry))
         print(json.dumps(chosen, indent=2) if args.json else "\n".join(_show_lines(chosen)))
         return 0
-    listed = _as_json(registry_for(given.options, given.environment))
+    with others_print_to_stderr():
+        listed = _as_json(registry_for(given.options, given.environment))
     print(json.dumps(listed, indent=2) if args.json else "\n".join(_list_lines(listed)))
     return 0
 

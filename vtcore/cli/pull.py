@@ -6,13 +6,14 @@ Does not: load it, or write anything but that directory's path to stdout.
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from vtcore.checkpoint.locate import locate_checkpoint
 from vtcore.checkpoint.sizes import size_text
 from vtcore.checkpoint.source import open_checkpoint
 from vtcore.cli.engine_flags import add_plugin_flags, given_from_args
+from vtcore.cli.own_stdout import others_print_to_stderr
+from vtcore.cli.terminal import say
 from vtcore.plugins import registry_for
 
 
@@ -34,12 +35,14 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Download, check that it is whole, print the directory."""
     given = given_from_args(args)
-    options, registry = given.options, registry_for(given.options, given.environment)
-    directory = locate_checkpoint(
-        args.model, registry, revision=options.revision, download_dir=options.download_dir
-    )
+    options = given.options
+    with others_print_to_stderr():
+        registry = registry_for(options, given.environment)
+        directory = locate_checkpoint(
+            args.model, registry, revision=options.revision, download_dir=options.download_dir
+        )
     open_checkpoint(directory)
     sizes = [file.stat().st_size for file in directory.iterdir() if file.is_file()]
-    print(f"{args.model}: whole, {len(sizes)} files, {size_text(sum(sizes))}", file=sys.stderr)
+    say(f"{args.model}: whole, {len(sizes)} files, {size_text(sum(sizes))}")
     print(directory)
     return 0

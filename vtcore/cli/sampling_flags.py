@@ -8,13 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from attrs import fields
 
+from vtcore.cli.engine_flags import given_from_args
+from vtcore.cli.flag_words import SAMPLING
 from vtcore.engine.sampling_defaults import SamplingDefaults, value_problem
 from vtcore.errors import ConfigError, RequestError
 from vtcore.request import SamplingParams
+
+if TYPE_CHECKING:
+    from vtcore.config.layers import GivenOptions
 
 ABOUT: Mapping[str, str] = {
     "n": "samples of the prompt",
@@ -44,7 +49,6 @@ ABOUT: Mapping[str, str] = {
 
 _RENAMED: Mapping[str, str] = {"seed": "sampling-seed"}
 """`--seed` is the engine's."""
-_PREFIX = "sampling_"
 
 
 def flag_of(name: str) -> str:
@@ -65,7 +69,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser, leave_out: Collection[st
         if name in leave_out:
             continue
         how: dict[str, Any] = {
-            "dest": _PREFIX + name,
+            "dest": SAMPLING + name,
             "default": None,
             "help": ABOUT[name].replace("%", "%%"),
         }
@@ -89,7 +93,7 @@ def sampling_from_args(args: argparse.Namespace) -> dict[str, Any]:
     hints = get_type_hints(SamplingParams)
     for parameter in fields(SamplingParams):
         name = parameter.name
-        value = vars(args).get(_PREFIX + name)
+        value = vars(args).get(SAMPLING + name)
         if value is None:
             continue
         try:
@@ -99,10 +103,37 @@ def sampling_from_args(args: argparse.Namespace) -> dict[str, Any]:
             continue
         sentence = value_problem(name, given[name]) or _text_problem(given[name])
         if sentence is not None:
-            problems.append(f"{flag_of(name)}: {sentence}")
+            problems.append(f"{flag_of(name)}: {sentence.removeprefix(f'{name}=')}")
     if problems:
         raise ConfigError(*problems)
     return given
+
+
+def read_flags(args: argparse.Namespace) -> tuple[dict[str, Any], GivenOptions]:
+    """Sampling parameters and engine options.
+
+    Raises:
+        ConfigError: Values are wrong or do not go together; the problems of both are said at once.
+    """
+    problems: list[str] = []
+    given: dict[str, Any] = {}
+    try:
+        given = sampling_from_args(args)
+        # Whether the flags go together; with the model's defaults they are judged again.
+        SamplingParams.from_dict({"max_tokens": None, **given})
+    except RequestError as error:
+        problems.append(str(error))
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        options = given_from_args(args)
+    except ConfigError as error:
+        if not problems:
+            raise
+        raise ConfigError(*problems, *error.problems) from error
+    if problems:
+        raise ConfigError(*problems)
+    return given, options
 
 
 def cli_params(defaults: SamplingDefaults, given: Mapping[str, Any]) -> SamplingParams:

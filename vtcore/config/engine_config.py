@@ -10,7 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
+
+from vtcore.config.frozen_dict import freeze
 
 GROUPS: tuple[str, ...] = ("model", "frontend", "cache", "scheduler")
 """The parts of an `EngineConfig` whose fields are settings of their own."""
@@ -22,7 +24,8 @@ class Origin:
 
     Args:
         source: Who said so: "keyword", "command line", "config file", "environment" or, for options that came
-            without their sources, "user"; else "default", "arch", "checkpoint" or "device".
+            without their sources, "user"; else "default", "arch", "checkpoint", "device" or
+            "memory plan".
         note: Which file or variable, or why, in a few words; may be empty.
     """
 
@@ -86,9 +89,9 @@ class FrontendConfig:
     skip_tokenizer_init: bool
     served_model_name: tuple[str, ...]
     chat_template: str | None
-    default_chat_template_kwargs: Mapping[str, Any]
+    default_chat_template_kwargs: Mapping[str, Any] = field(converter=freeze)
     generation_config: str
-    override_generation_config: Mapping[str, Any]
+    override_generation_config: Mapping[str, Any] = field(converter=freeze)
 
 
 @frozen(kw_only=True)
@@ -134,7 +137,7 @@ class SchedulerConfig:
 
 @frozen(kw_only=True)
 class EngineConfig:
-    """All settings of one engine.
+    """All settings of one engine; nothing in it can be changed, mappings included.
 
     Args:
         plugin_files, plugin_owners: As the user gave them; empty without.
@@ -146,8 +149,23 @@ class EngineConfig:
     cache: CacheConfig
     scheduler: SchedulerConfig
     plugin_files: tuple[str, ...] = ()
-    plugin_owners: Mapping[str, str] = field(factory=dict)
-    origins: Mapping[str, Origin] = field(factory=dict)
+    plugin_owners: Mapping[str, str] = field(factory=dict, converter=freeze)
+    origins: Mapping[str, Origin] = field(factory=dict, converter=freeze)
+
+    def fitted(self, max_model_len: int) -> EngineConfig:
+        """The same settings with the length that the memory plan allows.
+
+        Args:
+            max_model_len: At most the present one, which is the checkpoint's if it is more.
+        """
+        if max_model_len == self.model.max_model_len:
+            return self
+        note = f"the cache holds no more; the checkpoint allows {self.model.max_model_len}"
+        return evolve(
+            self,
+            model=evolve(self.model, max_model_len=max_model_len),
+            origins={**self.origins, "model.max_model_len": Origin("memory plan", note)},
+        )
 
     def values(self) -> dict[str, Any]:
         """Dotted name -> value, in order of declaration, origins left out."""
@@ -160,6 +178,6 @@ class EngineConfig:
         return flat
 
     def digest(self) -> str:
-        """sha256 (hex) over the values as canonical JSON; two processes compare it."""
+        """sha256 (hex) over the values as canonical JSON; two processes compare it, before `fitted`."""
         text = json.dumps(self.values(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import asdict, evolve, field, fields, frozen
 
-from vtcore.config.options import UserOptions
+from vtcore.config.options import REFERENCE, UserOptions
 from vtcore.errors import ConfigError
 from vtcore.suggest import did_you_mean
 
@@ -106,6 +106,11 @@ class Environment:
         )
 
 
+def read_option_texts(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Option -> text of its variable, unread; variables that are empty count as unset. Never raises."""
+    return {option: environ[name] for name, option in OPTION_VARIABLES.items() if environ.get(name)}
+
+
 def read_environment(environ: Mapping[str, str] = os.environ) -> Environment:
     """Read vtcore's variables, and those of others that it honours.
 
@@ -117,7 +122,7 @@ def read_environment(environ: Mapping[str, str] = os.environ) -> Environment:
             directory's `~` has no meaning. What options' variables say is read by `gather_options`.
     """
     problems = [
-        f"{name}: no such environment variable{did_you_mean(name, NAMES)}"
+        f"{name}: no such environment variable{did_you_mean(name, NAMES, see=REFERENCE)}"
         for name in sorted(environ)
         if name.startswith(PREFIX) and name not in NAMES
     ]
@@ -142,7 +147,7 @@ def read_environment(environ: Mapping[str, str] = os.environ) -> Environment:
         plugins=lists["VTCORE_PLUGINS"],
         plugins_block=lists["VTCORE_PLUGINS_BLOCK"] or (),
         cache_dir=cache_dir,
-        options={option: environ[name] for name, option in OPTION_VARIABLES.items() if environ.get(name)},
+        options=read_option_texts(environ),
         async_runner=environ.get("VT_ASYNC_RUNNER"),
         async_sched=environ.get("VT_ASYNC_SCHED"),
         jump_forward=environ.get("VT_ENABLE_JUMP_FORWARD"),

@@ -14,7 +14,7 @@ from attrs import define, field, fields, frozen
 
 from vtcore.config.config_file import is_yaml, read_config_file
 from vtcore.config.engine_config import Origin
-from vtcore.config.env import OPTION_VARIABLES, Environment, read_environment
+from vtcore.config.env import OPTION_VARIABLES, Environment, read_environment, read_option_texts
 from vtcore.config.options import UserOptions
 from vtcore.config.structure import structure_options
 from vtcore.config.text_values import KINDS, parse_value
@@ -62,6 +62,9 @@ class _Gathered:
         """Put a layer above the others; a problem's sentence goes through `label` to say whose it is."""
         try:
             options = structure_options(data)
+        except NotServedError as error:
+            self.problems += map(label, error.problems)
+            return
         except ConfigError as error:
             self.refuse(*map(label, error.problems))
             return
@@ -122,8 +125,7 @@ def gather_options(
             environment = read_environment()
         except ConfigError as error:
             gathered.refuse(*error.problems)
-    if environment is not None:
-        _add_environment(gathered, environment)
+    _add_environment(gathered, read_option_texts() if environment is None else environment.options)
     if config_file is not None:
         _add_file(gathered, config_file)
     gathered.translate(keywords, Origin(where), str)
@@ -137,9 +139,9 @@ def gather_options(
     )
 
 
-def _add_environment(gathered: _Gathered, environment: Environment) -> None:
+def _add_environment(gathered: _Gathered, texts: Mapping[str, str]) -> None:
     values: dict[str, Any] = {}
-    for option, text in environment.options.items():
+    for option, text in texts.items():
         try:
             values[option] = parse_value(option, text)
         except ValueError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import field, fields, frozen
 
+from vtcore.config.shown import shown
 from vtcore.suggest import did_you_mean
 
 DTYPES: tuple[str, ...] = ("auto", "float64", "float32", "bfloat16")
@@ -21,6 +22,37 @@ DEVICES: tuple[str, ...] = ("auto", "cpu")
 LOAD_FORMATS: tuple[str, ...] = ("auto", "dummy")
 """Values of the option `load_format`."""
 
+_HALF = "this version does not compute in float16; use bfloat16 or float32"
+_QUANTISED = "nothing is computed in 8 bits or less; use bfloat16 or float32"
+UNSERVED_DTYPES: Mapping[str, str] = {
+    **dict.fromkeys(("float16", "fp16", "half"), _HALF),
+    **dict.fromkeys(
+        ("fp8", "float8", "float8_e4m3fn", "float8_e5m2", "fp4", "nvfp4", "mxfp4", "int8", "int4"), _QUANTISED
+    ),
+}
+"""Dtypes that engines have and this one has not -> why, and what to do."""
+
+UNSERVED_DEVICES: Mapping[str, str] = dict.fromkeys(
+    ("cuda", "gpu", "rocm", "hip", "xpu", "hpu", "npu", "mps", "tpu"),
+    "this version computes on the cpu; leave it out, or give cpu",
+)
+"""Devices that engines have and this one has not -> why, and what to do; `cuda:0` is looked up as `cuda`."""
+
+UNSERVED_LOAD_FORMATS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("pt", "npcache"), "pickled weights are never read; leave it out and convert them to safetensors"
+    ),
+    **dict.fromkeys(
+        ("gguf", "bitsandbytes", "tensorizer", "runai_streamer", "runai_streamer_sharded",
+         "sharded_state", "mistral", "fastsafetensors", "instanttensor", "modelexpress"),
+        "weights are read from mapped safetensors files; leave it out",
+    ),
+}  # fmt: skip
+"""vLLM's other load formats -> why, and what to do. Source: vLLM, LoadFormats."""
+
+REFERENCE = "docs/configuration.md"
+"""Where every option and variable stands."""
+
 MAX_SEED = 2**63 - 1
 """Seeds are stored as int64. Source: `RowParams.seed`."""
 
@@ -31,8 +63,10 @@ def _option(
     at_most: float | None = None,
     choices: tuple[str, ...] = (),
     words: tuple[str, ...] = (),
+    unserved: Mapping[str, str] | None = None,
 ) -> Any:
-    limits = {"at_least": at_least, "at_most": at_most, "choices": choices, "words": words}
+    limits: dict[str, Any] = {"at_least": at_least, "at_most": at_most, "choices": choices, "words": words}
+    limits["unserved"] = unserved or {}
     return field(default=None, metadata={"about": about, **limits})
 
 
@@ -42,19 +76,23 @@ class UserOptions:
 
     Metadata of a field: `about`, one line for `--help` and the reference; `at_least`, `at_most`, limits of a
     number or of the length of a list; `choices`, all values of a text; `words`, texts that a number's option
-    takes beside numbers.
+    takes beside numbers; `unserved`, known values that are no choice -> a sentence why not, and what to do.
     """
 
     model: str | None = _option("checkpoint directory, checkpoint source or Hub id")
     revision: str | None = _option("branch, tag or commit of a Hub model; default main")
-    download_dir: str | None = _option("where Hub models are kept; default: huggingface_hub's cache")
+    download_dir: str | None = _option(
+        "where Hub models are kept (a local MODEL stays where it is); default: huggingface_hub's cache"
+    )
     load_format: str | None = _option(
-        "auto: the checkpoint's weights; dummy: random ones, needs only config.json", choices=LOAD_FORMATS
+        "auto: the checkpoint's weights; dummy: random ones, needs only config.json",
+        choices=LOAD_FORMATS,
+        unserved=UNSERVED_LOAD_FORMATS,
     )
     tokenizer: str | None = _option("directory with another tokenizer.json; default: the model's")
     skip_tokenizer_init: bool | None = _option("serve token ids only; default: off")
     served_model_name: tuple[str, ...] | None = _option(
-        "names in metrics and answers; default: MODEL as given", at_least=1
+        "name in metrics; default: MODEL as given", at_least=1
     )
     chat_template: str | None = _option("file with a Jinja chat template; default: the checkpoint's")
     default_chat_template_kwargs: Mapping[str, Any] | None = _option(
@@ -66,12 +104,19 @@ class UserOptions:
     override_generation_config: Mapping[str, Any] | None = _option(
         'sampling defaults that win over generation_config: {"temperature": 0.7}'
     )
-    dtype: str | None = _option("of weights and activations; auto: the checkpoint's", choices=DTYPES)
-    device: str | None = _option("where the model computes; auto: cpu", choices=DEVICES)
-    seed: int | None = _option("of requests that bring none; default 0", at_least=0, at_most=MAX_SEED)
+    dtype: str | None = _option(
+        "of weights and activations; auto: the checkpoint's", choices=DTYPES, unserved=UNSERVED_DTYPES
+    )
+    device: str | None = _option(
+        "where the model computes; auto: cpu", choices=DEVICES, unserved=UNSERVED_DEVICES
+    )
+    seed: int | None = _option(
+        "of requests that bring none, and of dummy weights; default 0", at_least=0, at_most=MAX_SEED
+    )
     max_model_len: int | str | None = _option(
-        "tokens per request, prompt and output; auto, the default: what checkpoint and cache allow",
-        at_least=1,
+        "tokens per request, prompt and output, one of each at least; auto, the default: what checkpoint and "
+        "cache allow",
+        at_least=2,
         words=("auto",),
     )
     enforce_eager: bool | None = _option("run without captured graphs; default: as the device needs")
@@ -106,7 +151,8 @@ def option_problems(options: UserOptions) -> list[str]:
     """Check each value by itself.
 
     Returns:
-        One sentence per problem, with path, value, limit and remedy.
+        One sentence per problem, with path, value, limit and remedy. What is only not served is left to
+        `unserved_problems`.
     """
     problems = []
     for option in fields(UserOptions):
@@ -117,23 +163,39 @@ def option_problems(options: UserOptions) -> list[str]:
     return problems
 
 
+def unserved_problems(options: UserOptions) -> list[str]:
+    """Values that are known and that this version does not serve, one sentence each, with path and remedy."""
+    problems = []
+    for option in fields(UserOptions):
+        value = getattr(options, option.name)
+        if isinstance(value, str) and (why := _why_unserved(option.metadata, value)):
+            problems.append(f"$.{option.name}: {shown(value)} is not served: {why}")
+    return problems
+
+
+def _why_unserved(limits: Mapping[str, Any], value: str) -> str:
+    unserved: Mapping[str, str] = limits["unserved"]
+    return unserved.get(value.partition(":")[0].lower(), "")
+
+
 def _problem(limits: Mapping[str, Any], value: Any) -> str:
     """What is wrong with a value, or ""."""
     low, high, choices, words = (limits[key] for key in ("at_least", "at_most", "choices", "words"))
     if words and isinstance(value, str):
         if value in words:
             return ""
-        return f"{value!r} is not an integer or {' or '.join(map(repr, words))}"
+        return f"{shown(value)} is not an integer or {' or '.join(map(repr, words))}"
     if isinstance(value, tuple):
         if low is not None and len(value) < low:
             return "the list is empty; leave the option out instead"
-        return f"{list(value)!r} has an empty text" if "" in value else ""
+        return f"{shown(list(value))} has an empty text" if "" in value else ""
     # Written so that NaN, which compares false with everything, is refused too.
     if low is not None and not value >= low:
         return f"{value} is below {low}; raise it, or leave it out for the default"
     if high is not None and not value <= high:
         return f"{value} is above {high}; lower it"
     if choices and value not in choices:
-        note = " (this version computes on the cpu)" if choices is DEVICES else ""
-        return f"{value!r} is not served{note}{did_you_mean(value, choices)}"
+        if _why_unserved(limits, value):
+            return ""
+        return f"{shown(value)} is not served{did_you_mean(value, choices)}"
     return "the text is empty; leave the option out instead" if value == "" else ""

@@ -22,7 +22,7 @@ from vtcore.config.engine_config import (
     SchedulerConfig,
 )
 from vtcore.config.env import Environment
-from vtcore.config.options import DTYPES, UserOptions, option_problems
+from vtcore.config.options import DTYPES, UserOptions, option_problems, unserved_problems
 from vtcore.errors import CheckpointError, ConfigError, DeviceError, NotServedError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ DEFAULT_POLICY = "fcfs"
 """First come, first served. Source: vllm.cpp model_loader.h, EngineParams."""
 DEFAULT_GENERATION_CONFIG = "auto"
 """The checkpoint's sampling defaults. Source: vLLM config/model.py, ModelConfig.generation_config."""
+_TEXT_OPTIONS = ("tokenizer", "chat_template", "default_chat_template_kwargs")
 RUNNER_SUPPORTS_ASYNC = False
 """Whether the runner can overlap steps."""
 
@@ -128,8 +129,9 @@ def resolve_config(
         DeviceError: A GPU is present but unusable, and the user did not choose the cpu.
     """
     problems = option_problems(options)
-    if problems:
-        raise ConfigError(*problems)
+    not_served = unserved_problems(options)
+    if problems or not_served:
+        raise (ConfigError if problems else NotServedError)(*problems, *not_served)
     decisions = _Decisions(options, sources)
     model = _resolve_model(options, facts, gpu, decisions)
     config = EngineConfig(
@@ -202,8 +204,17 @@ def _resolve_frontend(options: UserOptions, facts: ArchFacts, decisions: _Decisi
     name, why = (facts.name, "the arch") if options.model is None else (options.model, "MODEL as given")
     return FrontendConfig(
         tokenizer=decisions.take("frontend.tokenizer", None, note="the model's own"),
-        skip_tokenizer_init=decisions.take("frontend.skip_tokenizer_init", False),
-        served_model_name=decisions.take("frontend.served_model_name", (name,), note=why),
+        skip_tokenizer_init=decisions.add(
+            "frontend.skip_tokenizer_init",
+            rules.resolve_skip_tokenizer_init(
+                decisions.given("skip_tokenizer_init"),
+                {text: decisions.given(text) for text in _TEXT_OPTIONS},
+            ),
+        ),
+        served_model_name=decisions.add(
+            "frontend.served_model_name",
+            rules.resolve_served_model_name(decisions.given("served_model_name"), name, why),
+        ),
         chat_template=decisions.take("frontend.chat_template", None, note="the checkpoint's own"),
         default_chat_template_kwargs=decisions.take("frontend.default_chat_template_kwargs", {}),
         generation_config=decisions.take("frontend.generation_config", DEFAULT_GENERATION_CONFIG),

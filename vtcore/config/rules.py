@@ -5,6 +5,9 @@ Does not: know the other settings, collect problems or raise; `resolve.py` does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from vtcore.config.decision import Decision, Given
 from vtcore.config.engine_config import Origin
 from vtcore.config.env import RANDOM, Environment
@@ -33,6 +36,45 @@ def resolve_max_model_len(option: Given[int | str], limit: int) -> Decision[int]
             f"checkpoint; lower it, or leave it out"
         )
     return Decision(value=option.value, origin=option.origin, problem=problem)
+
+
+def resolve_served_model_name(
+    option: Given[tuple[str, ...]], name: str, note: str
+) -> Decision[tuple[str, ...]]:
+    """The user's one name, else that of the model.
+
+    Args:
+        option: One name; several are for a server, which answers to each of them.
+        name, note: Of the model, and whence.
+    """
+    not_served: tuple[str, ...] = ()
+    if option.value is not None and len(option.value) > 1:
+        not_served = (
+            f"$.served_model_name: {len(option.value)} names{option.where} are not served, since only a "
+            f"server answers to several; give one, which metrics show",
+        )
+    return Decision(
+        value=(name,) if option.value is None else option.value,
+        origin=option.origin_or("default", note),
+        not_served=not_served,
+    )
+
+
+def resolve_skip_tokenizer_init(option: Given[bool], texts: Mapping[str, Given[Any]]) -> Decision[bool]:
+    """The user's word, else off; on leaves options about text without effect, so they exclude each other.
+
+    Args:
+        option: skip_tokenizer_init.
+        texts: Options that only text needs, by name.
+    """
+    problem = ""
+    given = [f"{name}{text.where}" for name, text in texts.items() if text.value]
+    if option.value and given:
+        problem = (
+            f"$.skip_tokenizer_init: true{option.where} makes no text, but {' and '.join(given)} asks for "
+            f"some; leave one of them out"
+        )
+    return Decision(value=bool(option.value), origin=option.origin_or("default"), problem=problem)
 
 
 def resolve_budget(

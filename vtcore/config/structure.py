@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from datetime import date
 from typing import Any, TypeVar
 
 from attrs import fields
@@ -18,9 +19,10 @@ from cattrs.errors import (
     IterableValidationError,
 )
 
-from vtcore.config.options import UserOptions, option_problems
+from vtcore.config.options import REFERENCE, UserOptions, option_problems, unserved_problems
+from vtcore.config.shown import MAX_INT_BITS, shown
 from vtcore.config.vllm_names import KNOWN_NAMES
-from vtcore.errors import ConfigError
+from vtcore.errors import ConfigError, NotServedError
 from vtcore.suggest import did_you_mean
 
 T = TypeVar("T")
@@ -28,17 +30,27 @@ T = TypeVar("T")
 MAX_NESTING = 32
 """Levels of a mapping's value: a limit below Python's own, so that a text of brackets is one sentence."""
 
+_UNQUOTED = (int, float, date)
+"""What a text is read as in a file when it has no quotes: a revision 0123, a name 2020-01-01."""
+
 _WORDS: Mapping[type, str] = {int: "an integer", bool: "true or false", str: "a text", float: "a number"}
 
 
+def _check_length(value: Any) -> None:
+    if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
+        raise TypeError(f"the integer has more than {MAX_INT_BITS} bits; lower it")
+
+
 def _strict(value: Any, wanted: type[Any]) -> Any:
+    _check_length(value)
     if wanted is float and type(value) in (int, float):
         if not math.isfinite(value):
             raise TypeError(f"{value} is not a finite number")
         return float(value)
     if type(value) is wanted:
         return value
-    raise TypeError(f"{value!r} is not {_WORDS[wanted]}")
+    quotes = "; write it in quotes" if wanted is str and isinstance(value, _UNQUOTED) else ""
+    raise TypeError(f"{shown(value)} is not {_WORDS[wanted]}{quotes}")
 
 
 class _NestedError(ValueError):
@@ -51,15 +63,15 @@ class _NestedError(ValueError):
 
 def _mapping(value: Any, _: Any) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r} is not a mapping of texts")
+        raise TypeError(f"{shown(value)} is not a mapping of texts")
     if not all(type(item) is str for pair in value.items() for item in pair):
-        raise TypeError(f"{dict(value)!r} is not a mapping of texts")
+        raise TypeError(f"{shown(dict(value))} is not a mapping of texts")
     return dict(value)
 
 
 def _json_mapping(value: Any, _: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r} is not a mapping")
+        raise TypeError(f"{shown(value)} is not a mapping")
     problems: list[tuple[str, str]] = []
     copy: dict[str, Any] = _json_value(value, "", problems, MAX_NESTING)
     if problems:
@@ -74,27 +86,30 @@ def _json_value(value: Any, path: str, problems: list[tuple[str, str]], depth: i
     elif isinstance(value, Mapping):
         for key in value:
             if type(key) is not str:
-                problems.append((path, f"the key {key!r} is not a text"))
+                problems.append((path, f"the key {shown(key)} is not a text"))
         return {key: _json_value(item, f"{path}.{key}", problems, depth - 1) for key, item in value.items()}
     elif isinstance(value, list | tuple):
         return [_json_value(item, f"{path}[{i}]", problems, depth - 1) for i, item in enumerate(value)]
+    elif type(value) is int and value.bit_length() > MAX_INT_BITS:
+        problems.append((path, f"the integer has more than {MAX_INT_BITS} bits; lower it"))
     elif type(value) is float and not math.isfinite(value):
         problems.append((path, f"{value} is not a finite number"))
     elif value is not None and type(value) not in (str, bool, int, float):
-        problems.append((path, f"{value!r} is not a value that JSON has"))
+        problems.append((path, f"{shown(value)} is not a value that JSON has"))
     return value
 
 
 def _optional_int_or_word(value: Any, _: Any) -> int | str | None:
+    _check_length(value)
     # Which words the option takes is among its limits.
     if value is None or type(value) is int or type(value) is str:
         return value
-    raise TypeError(f"{value!r} is not an integer or a word")
+    raise TypeError(f"{shown(value)} is not an integer or a word")
 
 
 def _texts(value: Any, _: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(type(item) is str for item in value):
-        raise TypeError(f"{value!r} is not a list of texts")
+        raise TypeError(f"{shown(value)} is not a list of texts")
     return tuple(value)
 
 
@@ -120,7 +135,7 @@ def structure(data: Mapping[str, Any], cls: type[T], converter: Converter = _CON
         ConfigError: One problem per unknown key, missing key or wrong type, as `$.path: sentence`.
     """
     if not isinstance(data, Mapping):
-        raise ConfigError(f"$: {data!r} is not a mapping of options")
+        raise ConfigError(f"$: {shown(data)} is not a mapping of options")
     try:
         return converter.structure(data, cls)
     except ClassValidationError as error:
@@ -156,7 +171,7 @@ def _extra_problems(error: BaseException, path: str) -> Iterator[str]:
     known = own | KNOWN_NAMES if error.cl is UserOptions else own
     for key in sorted(error.extra_fields, key=str):
         name = str(key)
-        guess = did_you_mean(name, known - {name}, list_all=False) or did_you_mean(name, own)
+        guess = did_you_mean(name, known - {name}, list_all=False) or did_you_mean(name, own, see=REFERENCE)
         yield f"{path}.{key}: no such option{guess}"
 
 
@@ -165,6 +180,7 @@ def structure_options(data: Mapping[str, Any]) -> UserOptions:
 
     Raises:
         ConfigError: Every unknown key, wrong type and illegal value at once.
+        NotServedError: The same, when each is merely something that this version does not serve.
     """
     problems: list[str] = []
     try:
@@ -177,8 +193,9 @@ def structure_options(data: Mapping[str, Any]) -> UserOptions:
         good = {key: value for key, value in data.items() if not _is_named(str(key), problems)}
         options = structure(good, UserOptions)
     problems += option_problems(options)
-    if problems:
-        raise ConfigError(*problems)
+    not_served = unserved_problems(options)
+    if problems or not_served:
+        raise (ConfigError if problems else NotServedError)(*problems, *not_served)
     return options
 
 
@@ -202,6 +219,6 @@ def options_from_json(text: str) -> UserOptions:
     """
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"$: not JSON: {error}") from error
     return structure_options(data)

@@ -13,6 +13,10 @@ from decimal import Decimal
 from typing import Any, get_type_hints
 
 from vtcore.config.options import UserOptions
+from vtcore.config.shown import shown
+
+MAX_DIGITS = 40
+"""Longest number that is read: far beyond any option's limit, far below what Python itself refuses."""
 
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -51,21 +55,22 @@ def parse_int(text: str) -> int:
 
     Source: vLLM engine/arg_utils.py, human_readable_int.
     """
-    if _INT.fullmatch(text) and len(text) <= 40:
+    if _INT.fullmatch(text) and len(text) <= MAX_DIGITS:
         return int(text)
-    found = _HUMAN.fullmatch(text) if len(text) <= 40 else None
+    found = _HUMAN.fullmatch(text) if len(text) <= MAX_DIGITS else None
     if found is None:
-        raise ValueError(f"{text!r} is not an integer such as 4096, 32k (32,000) or 32K (32,768)")
+        raise ValueError(f"{shown(text)} is not an integer such as 4096, 32k (32,000) or 32K (32,768)")
     digits, unit = found.groups()
     if unit in _BINARY:
         if "." in digits:
             raise ValueError(
-                f"{text!r} has decimals with a unit of 1,024s; write {digits}{unit.lower()} for thousands"
+                f"{shown(text)} has decimals with a unit of 1,024s; write {digits}{unit.lower()} for "
+                f"thousands"
             )
         return int(digits) * _BINARY[unit]
     number = Decimal(digits) * _DECIMAL[unit]
     if number != int(number):
-        raise ValueError(f"{text!r} is {number.normalize():f}, not a whole number")
+        raise ValueError(f"{shown(text)} is {number.normalize():f}, not a whole number")
     return int(number)
 
 
@@ -80,7 +85,7 @@ def parse_float(text: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{text!r} is not a number")
+        raise ValueError(f"{shown(text)} is not a number")
     return number
 
 
@@ -91,7 +96,7 @@ def parse_bool(text: str) -> bool:
         ValueError: Another text.
     """
     if text.lower() not in _BOOLS:
-        raise ValueError(f"{text!r} is not true or false (also 1, 0, on, off)")
+        raise ValueError(f"{shown(text)} is not true or false (also 1, 0, on, off)")
     return _BOOLS[text.lower()]
 
 
@@ -103,7 +108,7 @@ def parse_texts(text: str) -> tuple[str, ...]:
     """
     items = tuple(item.strip() for item in text.split(","))
     if "" in items or len(set(items)) < len(items):
-        raise ValueError(f"{text!r} has an empty or repeated item; write texts between commas")
+        raise ValueError(f"{shown(text)} has an empty or repeated item; write texts between commas")
     return items
 
 
@@ -114,21 +119,27 @@ def parse_mapping(text: str) -> dict[str, Any]:
         ValueError: No JSON, no object, or a key given twice.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_without_repeats)
+        value = json.loads(text, object_pairs_hook=_without_repeats, parse_int=_json_int)
     except RecursionError:
         raise ValueError("the JSON object is nested too deeply") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{text!r} is not a JSON object: {error}") from None
+        raise ValueError(f"{shown(text)} is not a JSON object: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{text!r} is not a JSON object")
+        raise ValueError(f"{shown(text)} is not a JSON object")
     return value
+
+
+def _json_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"the JSON object has an integer of {len(digits)} digits; lower it")
+    return int(digits)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         repeated = next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index]))
-        raise ValueError(f"the JSON object has the key {repeated!r} twice")
+        raise ValueError(f"the JSON object has the key {shown(repeated)} twice")
     return value
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from attrs import Factory, fields, frozen
 
 from vtcore.config.options import UserOptions
+from vtcore.config.shown import shown
 
 SAME, RENAMED, ALWAYS, NOT_SERVED = "same", "renamed", "always", "not_served"
 KINDS = (SAME, RENAMED, ALWAYS, NOT_SERVED)
@@ -151,19 +152,20 @@ def translate_options(data: Mapping[Any, Any]) -> Translated:
             options[target] = value if flag is None else _ours(value, flag.read)
         elif flag is not None and not _asks_nothing(value):
             if flag.accepts(value):
-                why = flag.why or f"{value!r} asks for nothing beyond what is done"
+                why = flag.why or f"{shown(value)} asks for nothing beyond what is done"
                 notes.append(f"$.{name}: accepted; {why}")
             else:
+                # The sentence says by itself what is not served; a value is named where another one would do.
                 has_values = flag.values is not None and flag.takes in ("one", "optional")
-                given = f"{value!r} is not served" if has_values else "not served"
-                not_served.append(f"$.{name}: {given}: {flag.sentence}")
+                given = f"{shown(value)} is not served: " if has_values else ""
+                not_served.append(f"$.{name}: {given}{flag.sentence}")
     return Translated(
         options=options, problems=tuple(problems), not_served=tuple(not_served), notes=tuple(notes)
     )
 
 
 def _ours(value: Any, read: Mapping[str, Any]) -> Any:
-    return read.get(str(value), value) if isinstance(value, str | int) else value
+    return read.get(_text(value), value) if isinstance(value, str | int) else value
 
 
 def _asks_nothing(value: Any) -> bool:
@@ -179,8 +181,12 @@ def _is_among(value: Any, allowed: tuple[Any, ...]) -> bool:
     return any(_spelled(value) == _spelled(item) for item in allowed)
 
 
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value)
+
+
 def _spelled(value: Any) -> str | float:
-    text = str(value).strip().lower()
+    text = _text(value).strip().lower()
     try:
         return float(text)
     except ValueError:

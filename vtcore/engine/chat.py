@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from vtcore.engine.frontend import load_template_option
+from vtcore.engine.frontend import check_template_kwargs, default_template_kwargs, load_template_option
 from vtcore.errors import ChatTemplateError, CheckpointError, RequestError
 from vtcore.interfaces.chat import MessageRules
 from vtcore.request import RenderedPrompt
@@ -21,8 +21,6 @@ from vtcore.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from vtcore.engine.engine import Engine
-
-_OWN_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
 
 
 @frozen(kw_only=True)
@@ -83,8 +81,8 @@ class ChatRenderer:
         tools = normalize_tools(request.tools)
         variables = {
             **self.tokenizer.special_tokens,
-            **_template_kwargs(self.default_kwargs, "default_chat_template_kwargs"),
-            **_template_kwargs(request.template_kwargs, "chat_template_kwargs"),
+            **check_template_kwargs(self.default_kwargs, "default_kwargs"),
+            **check_template_kwargs(request.template_kwargs, "chat_template_kwargs"),
             "tools": tools,
             "documents": None if request.documents is None else to_plain(request.documents, "documents"),
         }
@@ -130,7 +128,7 @@ def build_chat_renderer(engine: Engine) -> ChatRenderer:
 
     Raises:
         RequestError: The engine has no tokenizer.
-        CheckpointError: The file of the option `chat_template` is no readable template.
+        ConfigError: The file of the option `chat_template` is no readable template any more.
     """
     if engine.tokenizer is None:
         raise RequestError(
@@ -141,7 +139,7 @@ def build_chat_renderer(engine: Engine) -> ChatRenderer:
         tokenizer=engine.tokenizer,
         rules=engine.loaded.arch.message_rules,
         template=load_template_option(config),
-        default_kwargs=config.frontend.default_chat_template_kwargs,
+        default_kwargs=default_template_kwargs(config),
     )
 
 
@@ -187,15 +185,3 @@ def _check_continuable(message: Mapping[str, Any], index: int) -> None:
         raise RequestError(f"continue_final_message: {path} ends in tool calls, which cannot be continued")
     if not message.get("content"):
         raise RequestError(f"continue_final_message: {path}.content is empty; there is nothing to continue")
-
-
-def _template_kwargs(given: Any, name: str) -> dict[str, Any]:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise RequestError(f"{name} is of type {type(given).__name__}; give variables by name")
-    for key in given:
-        if key in _OWN_VARIABLES:
-            raise RequestError(f"{name}.{key}: has an argument of its own; give it there")
-    plain: dict[str, Any] = to_plain(given, name)
-    return plain

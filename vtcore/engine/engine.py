@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from vtcore.config.engine_config import EngineConfig
 from vtcore.engine.core import AddRequest, FinishRequest, counters_of
 from vtcore.engine.interrupts import interrupts_deferred
 from vtcore.engine.metrics import FrontendCounts
@@ -39,6 +40,14 @@ if TYPE_CHECKING:
     from vtcore.loader import LoadedCore
 
 log = logging.getLogger(__name__)
+
+
+def _more_room(config: EngineConfig) -> str:
+    """What would make max_model_len larger: more cache, where that decided, else the option, where it did."""
+    origin = config.origins.get("model.max_model_len")
+    if origin is None or origin.source == "memory plan":
+        return "give the cache more room (num_blocks or kv_cache_memory_bytes)"
+    return "" if origin.source == "checkpoint" else "raise max_model_len"
 
 
 @frozen
@@ -79,6 +88,7 @@ class Engine:
         )
         self._core = loaded.core
         self._vocab_size = loaded.arch.dims.vocab_size
+        self._more_room = _more_room(loaded.config)
         self._groups: dict[str, SampleGroup] = {}
         self._samples: dict[str, tuple[SampleGroup, Sample]] = {}
         self._unclaimed: list[RequestOutput] = []
@@ -110,7 +120,7 @@ class Engine:
         """
         if not isinstance(params, SamplingParams):
             raise RequestError(
-                f"sampling_params is a {type(params).__name__}, not a SamplingParams; make one"
+                f"sampling_params is of type {type(params).__name__}, not a SamplingParams; make one"
             )
         text, ids = parse_prompt(prompt)
         if self.tokenizer is None and (text is not None or params.stop or params.bad_words):
@@ -122,7 +132,7 @@ class Engine:
             assert self.tokenizer is not None
             assert text is not None
             ids = self.tokenizer.encode(text)
-        check_prompt(ids, params, self._vocab_size, self.max_model_len)
+        check_prompt(ids, params, self._vocab_size, self.max_model_len, self._more_room)
         bad_words: tuple[tuple[int, ...], ...] = ()
         if params.bad_words:
             assert self.tokenizer is not None

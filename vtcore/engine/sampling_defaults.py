@@ -13,8 +13,7 @@ from attrs import fields, frozen
 
 from vtcore.checkpoint.json_file import read_json_object
 from vtcore.errors import CheckpointError, ConfigError, RequestError
-from vtcore.request import SamplingParams
-from vtcore.suggest import did_you_mean
+from vtcore.request import SamplingParams, name_problem
 
 # Source: vLLM, ModelConfig.get_diff_sampling_param; the last one is transformers' name of max_tokens.
 _FILE_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens")
@@ -130,7 +129,7 @@ def combine_sampling_defaults(
     for key, (name, value) in _from_file(generation_config).items():
         sentence = value_problem(name, value)
         if sentence is not None:
-            problems.append(f"{file}: {key} is {value!r}; {sentence}")
+            problems.append(f"{file}: {key}: {sentence}")
             continue
         given[name] = value
         origins[name] = f"{file}, {key}" if key != name else file
@@ -148,6 +147,8 @@ def combine_sampling_defaults(
     if "max_tokens" not in given and usual is not None and given.get("min_tokens", 0) > usual:
         given["max_tokens"] = None
         origins["max_tokens"] = f"default: min_tokens is above {usual}, so the context is the limit"
+    elif "max_tokens" not in given:
+        origins["max_tokens"] = "default; in chat and on the command line the context is the limit"
     defaults = SamplingDefaults(given, origins)
     try:
         defaults.params()
@@ -171,7 +172,6 @@ def _from_file(generation_config: Mapping[str, Any]) -> dict[str, tuple[str, Any
 
 def _from_override(override: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """(parameter -> value, one sentence per problem)."""
-    known = [attribute.name for attribute in fields(SamplingParams)]
     over: dict[str, Any] = {}
     problems: list[str] = []
     if override.get(_DO_SAMPLE) is False:
@@ -182,8 +182,8 @@ def _from_override(override: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
             continue
         if key == _DO_SAMPLE:
             problems.append(f"{_OVERRIDE}.{key}: {value!r} is not true or false")
-        elif name not in known:
-            problems.append(f"{_OVERRIDE}.{key}: no sampling parameter{did_you_mean(str(key), known)}")
+        elif (sentence := name_problem(name)) is not None:
+            problems.append(f"{_OVERRIDE}.{key}: {sentence}")
         elif name in over:
             problems.append(f"{_OVERRIDE}.{key}: {name} is set by two keys; give one")
         elif (sentence := value_problem(name, value)) is not None:
@@ -194,9 +194,9 @@ def _from_override(override: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
 
 def value_problem(name: str, value: Any) -> str | None:
-    """What is wrong with one parameter by itself; None when nothing is."""
+    """What is wrong with one parameter by itself, to be said after its name; None when nothing is."""
     try:
         SamplingParams(**({name: value} if name != "min_tokens" else {name: value, "max_tokens": None}))
     except RequestError as error:
-        return str(error)
+        return str(error).removeprefix(f"{name}=")
     return None

@@ -5,6 +5,7 @@ Does not: hold models; those lie in the Hub's own cache.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -38,10 +39,11 @@ def prepare_cache_dir(folder: Path) -> None:
 
 
 def resolve_hub_cache(variables: HostVariables) -> Path:
-    """Find the directory of downloaded models. Source: huggingface_hub, Environment variables."""
-    if variables.hf_hub_cache:
-        return Path(variables.hf_hub_cache).expanduser()
-    if variables.hf_home:
-        return Path(variables.hf_home).expanduser() / "hub"
-    home = Path(variables.cache_home) if variables.cache_home else Path.home() / ".cache"
-    return home / "huggingface" / "hub"
+    """Find the directory of downloaded models. Source: huggingface_hub, constants.py.
+
+    As there, a `~` that names no user and a variable that is not set stay as they are written.
+    """
+    cache_home = variables.cache_home or os.path.join("~", ".cache")
+    home = variables.hf_home or os.path.join(cache_home, "huggingface")
+    cache = variables.hf_hub_cache or os.path.join(home, "hub")
+    return Path(os.path.expandvars(os.path.expanduser(cache)))

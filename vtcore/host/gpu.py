@@ -109,7 +109,7 @@ def read_gpu_files(root: Path = Path("/")) -> GpuFiles:
 def _model(information: Path) -> str:
     """The line "Model: ...". Source: NVIDIA driver README, chapter 23, /proc/driver/nvidia/gpus."""
     try:
-        lines = information.read_text(encoding="utf-8").splitlines()
+        lines = information.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     models = [value.strip() for key, _, value in (line.partition(":") for line in lines) if key == "Model"]
@@ -120,9 +120,12 @@ def read_cuda() -> CudaFacts:
     """Import torch and initialise CUDA; makes no context on a device."""
     try:
         torch = import_module("torch")
-    except Exception as error:
+        # A folder of that name in the working directory imports too, and has none of this.
+        built_for: str | None = torch.version.cuda
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         return CudaFacts(torch_error=f"{type(error).__name__}: {error}")
-    built_for: str | None = torch.version.cuda
     if built_for is None:
         return CudaFacts()
     with warnings.catch_warnings():
@@ -134,8 +137,9 @@ def read_cuda() -> CudaFacts:
             names = tuple(torch.cuda.get_device_name(i) for i in range(count))
             built = torch.cuda.get_arch_list()
             found = [torch.cuda.get_device_capability(i) for i in range(count)]
-        except (RuntimeError, AssertionError, OSError) as error:
-            return CudaFacts(built_for=built_for, error=_first_sentence(str(error)))
+        # Broken drivers have been seen to raise almost anything.
+        except Exception as error:
+            return CudaFacts(built_for=built_for, error=_first_sentence(str(error) or type(error).__name__))
     old = [
         f"{name} (compute capability {major}.{minor})"
         for name, (major, minor) in zip(names, found, strict=True)

@@ -70,8 +70,14 @@ def announced_plugins() -> tuple[list[tuple[EntryPoint, PluginInfo]], list[Probl
     """
     first: dict[str, _Found] = {}
     stale: dict[tuple[str, str], Problem] = {}
+    unreadable: list[Problem] = []
     for distribution in distributions():
-        found = _read(distribution)
+        try:
+            found = _read(distribution)
+        # Text that is no UTF-8, and lines of entry points that have no equals sign.
+        except (ValueError, TypeError) as error:
+            unreadable.append(_unreadable(distribution, error))
+            continue
         if found is None:
             continue
         seen = first.setdefault(found.sort_key, found)
@@ -85,7 +91,7 @@ def announced_plugins() -> tuple[list[tuple[EntryPoint, PluginInfo]], list[Probl
         for found in sorted(first.values(), key=lambda found: found.sort_key)
         for point in found.points
     ]
-    return plugins, list(stale.values())
+    return plugins, [*unreadable, *stale.values()]
 
 
 def _read(distribution: Distribution) -> _Found | None:
@@ -97,6 +103,18 @@ def _read(distribution: Distribution) -> _Found | None:
     if named is None:
         return None
     return _Found(*named, points, str(Path(str(distribution.locate_file("")))))
+
+
+def _unreadable(distribution: Distribution, error: Exception) -> Problem:
+    folder = str(getattr(distribution, "_path", distribution.locate_file("")))
+    message = f"the metadata in {folder} cannot be read, so its plugins, if it has any, are not seen"
+    return Problem(
+        plugin=Path(folder).name,
+        distribution=Path(folder).name.split("-")[0],
+        version="",
+        message=f"{message} ({type(error).__name__}: {error})",
+        remedy=f"uninstall that distribution and install it again, or remove {folder}",
+    )
 
 
 def _stale(used: _Found, other: _Found) -> Problem:

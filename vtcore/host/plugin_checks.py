@@ -37,7 +37,7 @@ def plugin_checks(options: UserOptions, environment: Environment) -> list[Check]
     """
     registry, wrong = look_at_plugins(options, environment)
     checks = [
-        Check("plugin settings", "error", problem, f"mend or unset {problem.split(':', 1)[0]}")
+        Check("plugin settings", "error", problem, f"mend or unset {problem.split(': ', 1)[0]}")
         for problem in wrong
     ]
     checks += [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, distribution, version
 
 from attrs import frozen
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -61,20 +61,15 @@ def read_needs(name: str) -> tuple[Need, ...]:
     for text in metadata.requires or ():
         try:
             requirement = Requirement(text)
-        except InvalidRequirement:
+            marker = requirement.marker
+            held = [extra for extra in ("", *parts) if marker is None or marker.evaluate({"extra": extra})]
+        # InvalidRequirement, and what a marker raises that compares what cannot be compared.
+        except ValueError:
             # pip refuses such metadata itself; a distribution's other lines still say something.
             continue
-        for extra in ("", *parts):
-            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
-                needs.append(
-                    Need(
-                        requirement.name,
-                        str(requirement.specifier),
-                        installed_version(requirement.name),
-                        extra,
-                    )
-                )
-                break
+        if held:
+            name, specifier = requirement.name, str(requirement.specifier)
+            needs.append(Need(name, specifier, installed_version(name), held[0]))
     return tuple(needs)
 
 

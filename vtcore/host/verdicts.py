@@ -8,7 +8,7 @@ from __future__ import annotations
 from packaging.specifiers import SpecifierSet
 
 from vtcore.config.env import HostVariables
-from vtcore.host.check import Check, Status
+from vtcore.host.check import Check
 from vtcore.host.facts import CompilerFacts, FolderFacts, InterpreterFacts
 from vtcore.host.gpu import CudaFacts, GpuFacts, GpuFiles
 from vtcore.host.installed import pip_command
@@ -78,10 +78,11 @@ def triton_check(installed: str | None, has_gpu: bool) -> Check:
     """Judge Triton: only kernels for a GPU need it."""
     if installed is not None:
         return Check("triton", "ok", f"triton {installed}")
-    status: Status = "error" if has_gpu else "note"
+    if not has_gpu:
+        return Check("triton", "ok", "triton is not installed, and only kernels for a GPU need it")
     return Check(
         "triton",
-        status,
+        "error",
         "triton is not installed; kernels for a GPU need it",
         pip_command("install", "triton"),
     )
@@ -131,38 +132,37 @@ def device_checks(
 
 
 def compiler_checks(facts: CompilerFacts, has_gpu: bool) -> list[Check]:
-    """Judge what Triton needs at run time; only where a usable GPU is does a lack stop anything."""
-    lack: Status = "error" if has_gpu else "note"
+    """Judge what Triton needs at run time; without a usable GPU a lack stops nothing and needs no advice."""
+
+    def lacking(name: str, message: str, remedy: str) -> Check:
+        return Check(name, "error", message, remedy) if has_gpu else Check(name, "ok", message)
+
     why = "Triton needs one to start kernels on a GPU"
     checks = []
     if facts.found is not None:
         checks.append(Check("compiler", "ok", f"C compiler {facts.found}"))
     elif facts.asked is not None:
         checks.append(
-            Check(
-                "compiler", lack, f"CC={facts.asked!r} is no program; {why}", "set CC to a C compiler's path"
-            )
+            lacking("compiler", f"CC={facts.asked!r} is no program; {why}", "set CC to a C compiler's path")
         )
     elif facts.other is not None:
         checks.append(
-            Check(
+            lacking(
                 "compiler",
-                lack,
                 f"there is a C compiler {facts.other}, but Triton looks only for gcc and clang; {why}",
                 f"set CC={facts.other}",
             )
         )
     else:
         checks.append(
-            Check("compiler", lack, f"no C compiler; {why}", "install gcc, or set CC to a C compiler's path")
+            lacking("compiler", f"no C compiler; {why}", "install gcc, or set CC to a C compiler's path")
         )
     if facts.has_header:
         checks.append(Check("headers", "ok", f"Python's headers, {facts.header}"))
     else:
         checks.append(
-            Check(
+            lacking(
                 "headers",
-                lack,
                 f"{facts.header} is missing; Triton needs it to start kernels on a GPU",
                 "install this Python's development package (python3-dev, python3-devel)",
             )
@@ -228,7 +228,7 @@ def environment_checks(problems: tuple[str, ...], variables: HostVariables) -> l
     """Judge vtcore's environment variables; a wrong one stops every command."""
     if problems:
         return [
-            Check("environment", "error", problem, f"mend or unset {problem.split(':', 1)[0]}")
+            Check("environment", "error", problem, f"mend or unset {problem.split(': ', 1)[0]}")
             for problem in problems
         ]
     names = ", ".join(variables.vtcore_names)

@@ -283,6 +283,8 @@ def _check_fits(plan: MemoryPlan, groups: Groups, limits: PlanLimits) -> None:
         remedy += f", with max_model_len at most {fitting * limits.block_size}"
     if not fitting:
         remedy = f"no {name} fits: lower max_num_seqs, use a smaller dtype or free memory"
+    if limits.weight_bytes > limits.available_bytes:
+        remedy = f"no {name} fits, for the weights alone do not: use a smaller model or dtype, or free memory"
     raise MemoryPlanError(
         f"{name}={given} and max_num_seqs={limits.max_num_seqs} need "
         f"{_mib(plan.total_bytes)} (weights {_mib(plan.weight_bytes)}, caches {_mib(plan.cache_bytes)}, "
@@ -301,4 +303,6 @@ def _largest_fitting(groups: Groups, limits: PlanLimits, tried: int, available_b
 
 
 def _mib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**20:.1f} MiB"
+    # In integers: a damaged config.json may ask for more than a float holds.
+    tenths = (num_bytes * 10 + 2**19) // 2**20
+    return f"{tenths // 10}.{tenths % 10} MiB"

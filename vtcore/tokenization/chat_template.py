@@ -55,7 +55,8 @@ class ChatTemplate:
                 self._template = TemplateEnvironment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise CheckpointError(
-                f"the chat template does not parse: {error.message} at line {error.lineno}"
+                f"the chat template does not parse: {error.message} at line {error.lineno}; mend it, or use "
+                f"another (--chat-template FILE)"
             ) from error
         # Source that nests deeply makes Python's own compiler give up, in one of several ways.
         except (Exception, RecursionError, MemoryError) as error:
@@ -147,8 +148,13 @@ def read_chat_template(path: Path) -> str:
     """
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read as UTF-8 text: {error}") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"{path} cannot be read as UTF-8 text: bad byte at offset {error.start}; convert the file"
+        ) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path} cannot be read: {reason}; give the file of a chat template") from error
 
 
 def find_chat_templates(directory: Path, tokenizer_config: Mapping[str, Any]) -> Mapping[str, str]:

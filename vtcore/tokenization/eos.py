@@ -51,7 +51,7 @@ def _ids(place: str, value: object) -> list[int]:
     ids: list[int] = []
     for item in value if isinstance(value, list) else [value]:
         if type(item) is not int or item < 0:
-            raise CheckpointError(f"{place}: eos_token_id must be token ids, found {value!r}")
+            raise CheckpointError(f"{place}: eos_token_id must be token ids, found {value!r}; mend the file")
         ids.append(item)
     return ids
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from vtcore.config.shown import shown
 from vtcore.errors import RequestError
 from vtcore.interfaces.chat import ROLES, MessageRules
 from vtcore.suggest import did_you_mean
@@ -203,7 +204,7 @@ def _arguments(value: Any, path: str, name: str) -> dict[str, Any]:
         if not value.strip():
             return {}
         try:
-            value = json.loads(value)
+            value = json.loads(value, parse_constant=_no_constant, object_pairs_hook=_object_of_pairs)
         except (ValueError, RecursionError) as error:
             raise RequestError(f"{path}: arguments of the call of {name!r} are no JSON: {error}") from error
     if value is None:
@@ -214,11 +215,32 @@ def _arguments(value: Any, path: str, name: str) -> dict[str, Any]:
     return plain
 
 
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values under one key Python would keep the last; which one was meant, nobody knows."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is given twice")
+        found[key] = value
+    return found
+
+
 def _with_one_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     system = [message for message in messages if message["role"] == "system"]
     if not system or (len(system) == 1 and messages[0] is system[0]):
         return list(messages)
-    merged = {**system[0], "content": "\n\n".join(message["content"] for message in system)}
+    for index, message in enumerate(messages):
+        for key in message.keys() - {"role", "content"} if message["role"] == "system" else ():
+            if system[0].get(key) != message[key]:
+                raise RequestError(
+                    f"messages[{index}].{key}: {shown(message[key])} differs from that of the first system "
+                    f"message, and this model is given one system message; leave it out, or give the same"
+                )
+    merged = {**system[0], "content": "\n\n".join(m["content"] for m in system if m["content"])}
     return [merged, *(message for message in messages if message["role"] != "system")]
 
 

@@ -5,6 +5,7 @@ Does not: know messages; messages.py says what must be in them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,8 @@ def to_plain(value: Any, path: str, depth: int = 0) -> Any:
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
+        if not math.isfinite(value):
+            raise RequestError(f"{path}: {float(value)} is no JSON; send a finite number, or a text")
         return float(value)
     if isinstance(value, list | tuple):
         return [to_plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]

@@ -25,7 +25,9 @@ MAX_SIZE = 16 << 20
 MAX_ITEMS = 1 << 20
 """Entries of one value, nested ones included; keeps each operation well below a second."""
 MAX_TOTAL = 16 * MAX_SIZE
-"""Characters and entries that one run makes in all: bounds its memory, whatever it keeps."""
+"""Characters, and entries at `ENTRY_SIZE`, that one run makes: bounds its memory, whatever it keeps."""
+ENTRY_SIZE = MAX_SIZE // MAX_ITEMS
+"""What an entry counts beside a character: a list's place and the object in it take tens of bytes."""
 MAX_COUNT = 100_000
 """A width, an indent, a number of columns. Source: jinja2.sandbox.MAX_RANGE, its limit of `range`."""
 MAX_INT_BITS = 4096
@@ -63,6 +65,11 @@ _METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
 )
 
 
+_SPLITTING = {name: re.compile(r"\s+") for name in ("split", "rsplit")} | {
+    # Source: Python's documentation of str.splitlines, the boundaries.
+    "splitlines": re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+}
+"""Methods that make a list of pieces, and what parts them unless a separator is given."""
 _DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
@@ -96,7 +103,9 @@ class Meter:
             raise TemplateLimitError(f"it makes a value of more than {MAX_SIZE:,} characters or entries")
         self._total += size
         if self._total > MAX_TOTAL:
-            raise TemplateLimitError(f"it makes more than {MAX_TOTAL:,} characters and entries in all")
+            raise TemplateLimitError(
+                f"it makes more than {MAX_TOTAL:,} characters in all, an entry counted as {ENTRY_SIZE}"
+            )
 
 
 _meter: ContextVar[Meter] = ContextVar("vtcore_template_meter")
@@ -196,15 +205,15 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
         for many, times in ((left, right), (right, left)):
             if isinstance(many, str | list | tuple) and isinstance(times, int):
                 check_int(times)
-                charge(len(many) * max(times, 0))
                 if not isinstance(many, str):
                     check_items(len(many) * max(times, 0))
+                charge(size_of(many) * max(times, 0))
         if left_bits + right_bits > MAX_INT_BITS:
             raise TemplateLimitError(f"it makes an integer of more than {MAX_INT_BITS} bits")
     elif operator == "+":
-        charge(_len(left) + _len(right))
-        if not isinstance(left, str):
-            check_items(_len(left) + _len(right))
+        if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+            check_items(len(left) + len(right))
+        charge(size_of(left) + size_of(right))
     if max(left_bits, right_bits) > MAX_INT_BITS:
         raise TemplateLimitError(f"it makes an integer of more than {MAX_INT_BITS} bits")
 
@@ -248,12 +257,36 @@ def check_method(owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str
         if name == "replace" and len(args) >= 2:
             size = replaced_size(owner, args[0], args[1])
         elif name == "join" and args and (isinstance(args[0], str) or is_sized(args[0])):
+            check_items(len(args[0]))
             size += len(owner) * len(args[0])
-        elif name in {"split", "rsplit"} and args and isinstance(args[0], str) and args[0]:
-            check_items(owner.count(args[0]))
+        elif name in _SPLITTING:
+            size += ENTRY_SIZE * _num_pieces(owner, name, args, kwargs)
     elif isinstance(owner, list | tuple):
         size += weigh(owner)
     charge(size)
+
+
+def _num_pieces(text: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """How many pieces a text is split into, at least; stops where they are too many."""
+    separator = args[0] if args else kwargs.get("sep")
+    limit = args[1] if len(args) > 1 else kwargs.get("maxsplit", -1)
+    if name != "splitlines" and isinstance(limit, int) and limit >= 0:
+        return limit + 1
+    if name != "splitlines" and isinstance(separator, str):
+        count = text.count(separator) if separator else 0
+        check_items(count)
+        return count + 1
+    count = 0
+    for count, _ in enumerate(_SPLITTING[name].finditer(text), 1):
+        check_items(count)
+    return count + 1
+
+
+def size_of(value: Any) -> int:
+    """What `charge` counts for a text or the entries of a collection; 1 for anything else."""
+    if isinstance(value, str):
+        return len(value)
+    return ENTRY_SIZE * len(value) if is_sized(value) else 1
 
 
 def replaced_size(text: Any, old: Any, new: Any) -> int:
@@ -277,7 +310,3 @@ def _check_filled(text: str, num_fields: int, widths: Sequence[str], values: Any
 
 def _bits(value: Any) -> int:
     return value.bit_length() if isinstance(value, int) else 0
-
-
-def _len(value: Any) -> int:
-    return len(value) if isinstance(value, str | list | tuple) else 0

@@ -33,6 +33,11 @@ _SHALLOW_FILTERS = frozenset(
     | {"rejectattr", "reverse", "select", "selectattr", "slice"}
 )
 """These look at a value's own entries, not at what lies within them."""
+_ITERATING_FILTERS = frozenset(
+    {"batch", "groupby", "join", "list", "map", "max", "min", "reject", "rejectattr", "select", "selectattr"}
+    | {"slice", "sort", "sum", "title", "unique"}
+)
+"""These make an object of each character, or each word, of a text."""
 _DEEP_TESTS = frozenset(
     {
         "!=",
@@ -121,12 +126,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         )
         self.filters.update(FILTERS)
         for name, function in list(self.filters.items()):
-            self.filters[name] = _metered_filter(function, is_deep=name not in _SHALLOW_FILTERS)
+            self.filters[name] = _metered_filter(
+                function, is_deep=name not in _SHALLOW_FILTERS, is_iterating=name in _ITERATING_FILTERS
+            )
         for name in _DROPPED_FILTERS:
             del self.filters[name]
         tests: list[tuple[str, Any]] = list(self.tests.items())
         for name, function in tests:
-            self.tests[name] = _metered_filter(function, is_deep=name in _DEEP_TESTS)
+            self.tests[name] = _metered_filter(function, is_deep=name in _DEEP_TESTS, is_iterating=False)
         del self.globals["lipsum"]
         self.globals.update(GLOBALS)
 
@@ -203,7 +210,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def charged(self, value: Any) -> Any:
         """A value that was just made, not larger than what it was made from or written as."""
-        charge(len(value) if isinstance(value, str) or limits.is_sized(value) else 1)
+        charge(limits.size_of(value))
         return value
 
 
@@ -273,7 +280,7 @@ def _weighed(node: nodes.Expr) -> nodes.Expr:
     return node if isinstance(node, nodes.Const) else _call("weighed", [node], node.lineno)
 
 
-def _metered_filter(function: Callable[..., Any], is_deep: bool) -> Callable[..., Any]:
+def _metered_filter(function: Callable[..., Any], is_deep: bool, is_iterating: bool) -> Callable[..., Any]:
     """Weigh what goes in, make lists of lazy results, charge for what comes out."""
     is_given_context = getattr(function, "jinja_pass_arg", None) is not None
 
@@ -283,13 +290,15 @@ def _metered_filter(function: Callable[..., Any], is_deep: bool) -> Callable[...
         values = args[1:] if is_given_context else args
         if is_deep:
             weigh((values, kwargs))
+        if is_iterating and values and isinstance(values[0], str):
+            limits.check_items(len(values[0]))
         for value in (*values[1:], *kwargs.values()):
             limits.check_count(value)
         result = function(*args, **kwargs)
         # A lazy result could be chained without end, and would run where nothing counts its steps.
         if isinstance(result, Iterator):
             result = _listed(result)
-        charge(len(result) if isinstance(result, str) or limits.is_sized(result) else 1)
+        charge(limits.size_of(result))
         return result
 
     return metered

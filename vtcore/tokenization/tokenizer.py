@@ -52,7 +52,9 @@ class Tokenizer:
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception for everything
-            raise CheckpointError(f"{path} is not a usable tokenizer: {error}") from error
+            raise CheckpointError(
+                f"{path} is not a usable tokenizer: {error}; fetch the file again"
+            ) from error
         # A training run may have left these in the file; serving never cuts or pads a prompt.
         backend.no_truncation()
         backend.no_padding()
@@ -90,7 +92,10 @@ class Tokenizer:
 
     @cached_property
     def _is_byte_level(self) -> bool:
-        decoder = json.loads(self.backend.to_str()).get("decoder")
+        backend_decoder = self.backend.decoder
+        # The decoder alone: the whole tokenizer as JSON takes as long as its largest id, minutes for a wrong
+        # one.
+        decoder = None if backend_decoder is None else json.loads(backend_decoder.__getstate__())
         while isinstance(decoder, dict) and decoder.get("type") == "Sequence":
             inner = decoder.get("decoders", [])
             decoder = inner[0] if len(inner) == 1 else None
@@ -206,7 +211,7 @@ def encode_bad_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[
     for word in words:
         bare = word.lstrip(" ")
         if not bare:
-            raise RequestError(f"bad_words: {word!r} has no text to ban")
+            raise RequestError(f"bad_words: {word!r} has no text to ban; leave it out")
         plain = tuple(tokenizer.encode(bare, add_special_tokens=False))
         spaced = tuple(tokenizer.encode(" " + bare, add_special_tokens=False))
         sequences.append(plain)

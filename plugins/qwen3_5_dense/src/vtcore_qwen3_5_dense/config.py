@@ -5,6 +5,7 @@ Does not: read files or know tensor names.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,13 @@ FULL = "full_attention"
 
 ACTIVATIONS: Mapping[str, str] = {"silu": "silu", "swish": "silu", "sigmoid": "sigmoid"}
 """Gate functions of the gated norm by `output_gate_type`; swish is another name of silu."""
+
+
+_MOST = 2**31 - 1
+_MOST_LAYERS = 10_000
+"""Far above any model: a damaged count must not make lists that fill the memory."""
+_LARGEST = sys.float_info.max
+_SHOWN_CHARS = 80
 
 
 @frozen(kw_only=True)
@@ -90,7 +98,7 @@ def parse_config(hf_config: Mapping[str, Any]) -> Qwen35Config:
         CheckpointError: A field has a wrong type or range, or a value that is not served.
     """
     text = text_section(hf_config)
-    num_layers = _count(text, "num_hidden_layers", 32)
+    num_layers = _count(text, "num_hidden_layers", 32, most=_MOST_LAYERS)
     heads, kv_heads = _count(text, "num_attention_heads", 16), _count(text, "num_key_value_heads", 4)
     if heads % kv_heads:
         raise _refuse("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})")
@@ -127,19 +135,22 @@ def parse_config(hf_config: Mapping[str, Any]) -> Qwen35Config:
 
 
 def _refuse(field: str, value: object, wanted: str) -> CheckpointError:
-    return CheckpointError(f"config.json: {field} is {value!r}, but qwen3_5_dense serves only {wanted}")
+    shown = repr(value)
+    if len(shown) > _SHOWN_CHARS:
+        shown = f"{shown[:_SHOWN_CHARS]}..."
+    return CheckpointError(f"config.json: {field} is {shown}, but qwen3_5_dense serves only {wanted}")
 
 
-def _count(section: Mapping[str, Any], field: str, default: int, least: int = 1) -> int:
+def _count(section: Mapping[str, Any], field: str, default: int, least: int = 1, most: int = _MOST) -> int:
     value = section.get(field, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise _refuse(field, value, f"integers from {least}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise _refuse(field, value, f"integers from {least} to {most}")
     return value
 
 
 def _positive(section: Mapping[str, Any], field: str, default: float) -> float:
     value = section.get(field, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
         raise _refuse(field, value, "finite numbers above 0")
     return float(value)
 
@@ -183,14 +194,18 @@ def _rope(text: Mapping[str, Any], head_dim: int) -> tuple[float, int]:
         if section is not None and not isinstance(section, Mapping):
             raise _refuse(field, section, "an object")
         # One object per layer type is another nested form; the linear layers have no positions.
-        nested.update((section or {}).get(FULL, section or {}))
+        of_full = (section or {}).get(FULL, section or {})
+        if not isinstance(of_full, Mapping):
+            raise _refuse(f"{field}.{FULL}", of_full, "an object")
+        nested.update(of_full)
     kind = nested.get("rope_type", nested.get("type", "default"))
     if kind not in ("default", "mrope"):
         raise _refuse("rope_parameters.rope_type", kind, "'default' (no position scaling, YaRN included)")
     merged = {**text, **nested}
     theta = _positive(merged, "rope_theta", 1e7)
     factor = _positive(merged, "partial_rotary_factor", 0.25)
-    rotary_dim = int(head_dim * factor)
+    # Above 1 it is refused, and may be more than an integer can be made of.
+    rotary_dim = int(head_dim * min(factor, 1.0))
     if factor > 1 or rotary_dim < 2 or rotary_dim % 2:
         raise _refuse(
             "partial_rotary_factor", factor, f"factors that give head_dim ({head_dim}) an even part"

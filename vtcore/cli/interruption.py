@@ -1,0 +1,55 @@
+"""SIGTERM ends a command as Ctrl-C does, so that what is finished is kept and said, with another exit code.
+
+Does not: act outside the main thread, or where the program handles SIGTERM itself.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+EXIT_INTERRUPTED = 130
+"""Ctrl-C: 128 + SIGINT, as shells report it."""
+EXIT_TERMINATED = 143
+"""SIGTERM: 128 + SIGTERM."""
+
+_came = threading.Event()
+
+
+def is_terminated() -> bool:
+    """Whether the `KeyboardInterrupt` at hand is a SIGTERM, after which nothing goes on."""
+    return _came.is_set()
+
+
+def interrupted_code() -> int:
+    """The exit code for the `KeyboardInterrupt` at hand."""
+    return EXIT_TERMINATED if is_terminated() else EXIT_INTERRUPTED
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Inside, SIGTERM raises what Ctrl-C does, where Ctrl-C does."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    _came.clear()
+    try:
+        signal.signal(signal.SIGTERM, _terminate)
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    _came.set()
+    # A step that is running puts Ctrl-C off until its results are written; so it does this.
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):
+        handler(signal.SIGINT, frame)
+    else:
+        # Shells start background jobs with SIGINT ignored.
+        raise KeyboardInterrupt
