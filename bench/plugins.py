@@ -87,7 +87,8 @@ def measure(root: Path) -> dict[str, Any]:
         `wall_s` and `cpu_s` of the build alone, `archs` found, `implementations` imported.
     """
     # Installed packages come with byte code; a machine that writes none would compile them each time.
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": ""}
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(
         [sys.executable, "-c", MEASURE], env=environment, capture_output=True, text=True, check=True
     )

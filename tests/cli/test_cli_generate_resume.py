@@ -18,6 +18,8 @@ from vtcore.cli.main import main
 from vtcore.cli.make_checkpoint import make_checkpoint
 
 FLAGS = (
+    "--device",
+    "cpu",
     "--dtype",
     "float64",
     "--num-blocks",
