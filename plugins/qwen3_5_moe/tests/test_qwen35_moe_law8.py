@@ -53,7 +53,7 @@ def moe_case(choose: Callable[[Sequence[object]], object]) -> ScheduleCase:
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(st.data())
 def test_any_schedule_gives_each_requests_own_output(model: ScheduledModel, data: st.DataObject) -> None:
     run_schedule(moe_case(lambda options: data.draw(st.sampled_from(options))), model=model)
@@ -61,7 +61,7 @@ def test_any_schedule_gives_each_requests_own_output(model: ScheduledModel, data
 
 def test_schedules_preempt_and_drop_late_results(model: ScheduledModel) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in range(10):
         seen += run_schedule(moe_case(Random(seed).choice), model=model).counters
     for name in ("preemptions", "late_results", "late_launches"):
         assert seen[name] > 0, f"{name} never happened in {seen}"
