@@ -31,7 +31,7 @@ from vtcore.kv_cache.block_hash import root_hash
 from vtcore.kv_cache.planner import MemoryPlan, plan_memory
 from vtcore.kv_cache.request_memory import RequestMemory
 from vtcore.layers.dtypes import DTYPES, acc_dtype
-from vtcore.layers.linear import SingleRank, build_linear
+from vtcore.layers.linear import SingleRank, build_grouped_linear, build_linear
 from vtcore.lifetime import Lifetime, LifetimeEvent
 from vtcore.ops.dispatch import resolve_ops
 from vtcore.planning import (
@@ -312,6 +312,7 @@ def _build_model(
             device=config.model.device,
             ops=resolve_ops(config.model.device, arch_ops=arch.ops()),
             linear=lambda name: build_linear(*parameters.hand_over(name)),
+            grouped_linear=lambda name: build_grouped_linear(*parameters.hand_over_groups(name)),
             param=parameters.param,
             parallel=SingleRank(),
             aux_layers=aux_layers,

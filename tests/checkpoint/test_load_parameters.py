@@ -22,7 +22,7 @@ from vtcore.errors import (
     UnknownTensorError,
     UnsupportedFeatureError,
 )
-from vtcore.interfaces.model_arch import ModelArch, ParamRule
+from vtcore.interfaces.model_arch import ModelArch, ParamPart, ParamRule
 
 
 def stored(arch: ModelArch, dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
@@ -219,6 +219,58 @@ def test_every_rule_must_be_asked_for_and_nothing_else(toy: ModelArch) -> None:
     loaded.param("decay")
     loaded.param("gate_up")
     loaded.check_all_used()
+
+
+def experts_of(source_shape: tuple[int, ...], num_groups: int | None = 3) -> ParamRule:
+    """Three matrices [2, 6] from one tensor, the second half of each in a part of its own."""
+    parts = tuple(
+        ParamPart(component=f"{i}", rows=1, source="model.experts", source_shape=source_shape, source_row=i)
+        for i in range(6)
+    )
+    return ParamRule(name="experts", shape=(6, 6), parts=parts, num_groups=num_groups)
+
+
+def with_experts(toy: ModelArch, rule: ParamRule) -> ModelArch:
+    return Altered(toy, (*toy.param_rules(()), rule))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 6), (6, 6), (1, 3, 2, 6)])
+def test_leading_dimensions_of_a_source_count_as_rows(
+    toy: ModelArch, tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    tensors = {**stored(toy, torch.float32), "model.experts": torch.randn(shape)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    for fmt in (InMemoryFormat(tensors), SafetensorsFormat(tmp_path)):
+        loaded = load_parameters(with_experts(toy, experts_of(shape)), fmt, torch.float32, "cpu")
+        assert torch.equal(loaded.tensors["experts"], tensors["model.experts"].reshape(6, 6))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 6), (3, 2, 7), (36,)])
+def test_a_source_that_has_other_rows_than_its_parts_take_is_the_plugins_fault(
+    toy: ModelArch, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(PluginError, match="rule experts: component"):
+        estimate_parameter_bytes(with_experts(toy, experts_of(shape)), (), torch.float32)
+
+
+@pytest.mark.parametrize("num_groups", [0, 4, -1])
+def test_groups_must_divide_the_rows(toy: ModelArch, num_groups: int) -> None:
+    with pytest.raises(PluginError, match=f"is not {num_groups} equal matrices"):
+        estimate_parameter_bytes(with_experts(toy, experts_of((3, 2, 6), num_groups)), (), torch.float32)
+
+
+def test_groups_are_asked_for_by_their_own_name(toy: ModelArch) -> None:
+    tensors = {**stored(toy, torch.float32), "model.experts": torch.randn(3, 2, 6)}
+    rule = experts_of((3, 2, 6))
+    loaded = load_parameters(with_experts(toy, rule), InMemoryFormat(tensors), torch.float32, "cpu")
+    with pytest.raises(PluginError, match="parameter experts has groups"):
+        loaded.hand_over("experts")
+    with pytest.raises(PluginError, match="no num_groups"):
+        loaded.hand_over_groups("gate_up")
+    tensor, is_shared, num_groups = loaded.hand_over_groups("experts")
+    assert (tensor.shape, is_shared, num_groups) == ((6, 6), False, 3)
+    assert "experts" not in loaded.tensors
+    assert "gate_up" in loaded.tensors
 
 
 def test_draws_have_the_distribution_asked_for() -> None:

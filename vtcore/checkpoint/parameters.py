@@ -35,11 +35,13 @@ class LoadedParameters:
             gone.
         num_bytes: Sum over all that were loaded.
         skipped: Tensors of the checkpoint that the architecture deliberately does not use, sorted.
+        num_groups: Rule name -> groups, for rules that have them.
     """
 
     tensors: dict[str, torch.Tensor]
     num_bytes: int
     skipped: tuple[str, ...]
+    num_groups: Mapping[str, int]
     _asked: set[str] = field(factory=set, init=False)
 
     def param(self, name: str) -> torch.Tensor:
@@ -62,8 +64,26 @@ class LoadedParameters:
             The tensor, and whether something else reads it too. If not, this mapping lets go of it.
 
         Raises:
-            PluginError: The architecture asks for a parameter that it has no rule for.
+            PluginError: The architecture asks for a parameter that it has no rule for, or one of groups.
         """
+        if name in self.num_groups:
+            raise PluginError(f"parameter {name} has groups; ask for it by grouped_linear()")
+        return self._hand_over(name)
+
+    def hand_over_groups(self, name: str) -> tuple[torch.Tensor, bool, int]:
+        """As `hand_over`, for one matrix product per group.
+
+        Returns:
+            Tensor [G * N, K], whether it is shared, and G.
+
+        Raises:
+            PluginError: The architecture has no rule of groups for the parameter.
+        """
+        if name in self.tensors and name not in self.num_groups:
+            raise PluginError(f"the rule of parameter {name} has no num_groups; ask for it by linear()")
+        return *self._hand_over(name), self.num_groups[name]
+
+    def _hand_over(self, name: str) -> tuple[torch.Tensor, bool]:
         is_shared = name in self._asked
         tensor = self.param(name)
         if not is_shared:
@@ -108,7 +128,8 @@ def load_parameters(
             _check_stored(rule, part, stored[part.source])
     total = sum(_rule_bytes(rule, dtype) for rule in rules)
     tensors = {rule.name: _load_rule(rule, fmt, dtype, device) for rule in rules}
-    return LoadedParameters(tensors, total, skipped)
+    groups = {rule.name: rule.num_groups for rule in rules if rule.num_groups is not None}
+    return LoadedParameters(tensors, total, skipped, groups)
 
 
 def estimate_parameter_bytes(arch: ModelArch, names: Collection[str], dtype: torch.dtype) -> int:
@@ -128,6 +149,12 @@ def estimate_parameter_bytes(arch: ModelArch, names: Collection[str], dtype: tor
 def source_shape(rule: ParamRule, part: ParamPart) -> tuple[int, ...]:
     """Shape that a part has in the checkpoint."""
     return part.source_shape if part.source_shape is not None else (part.rows, *rule.shape[1:])
+
+
+def _rows_of(rule: ParamRule, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A stored shape with its leading dimensions made one, so that it has as many as the rule."""
+    leading = len(shape) - len(rule.shape) + 1
+    return (prod(shape[:leading]), *shape[leading:]) if leading > 0 else (0,)
 
 
 def _rule_dtype(rule: ParamRule, dtype: torch.dtype) -> torch.dtype:
@@ -156,6 +183,9 @@ def _check_rules(rules: Sequence[ParamRule]) -> None:
             raise PluginError(
                 f"rule {rule.name}: its parts have {rows} rows, its shape is {list(rule.shape)}"
             )
+        groups = rule.num_groups
+        if groups is not None and (groups < 1 or rule.shape[0] % groups or len(rule.shape) != 2):
+            raise PluginError(f"rule {rule.name}: shape {list(rule.shape)} is not {groups} equal matrices")
         if len({part.component for part in rule.parts}) != len(rule.parts):
             raise PluginError(f"rule {rule.name}: two parts have the same component name")
         for part in rule.parts:
@@ -168,7 +198,7 @@ def _check_part(rule: ParamRule, part: ParamPart) -> None:
     shape = source_shape(rule, part)
     # What a transform makes of the shape is known only once it has run.
     if part.transform is None and (
-        len(shape) != len(rule.shape) or shape[1:] != rule.shape[1:] or part.source_row + part.rows > shape[0]
+        (flat := _rows_of(rule, shape))[1:] != rule.shape[1:] or part.source_row + part.rows > flat[0]
     ):
         raise PluginError(
             f"rule {rule.name}: component {part.component} takes rows {part.source_row} to "
@@ -227,9 +257,12 @@ def _load_rule(rule: ParamRule, fmt: CheckpointFormat, dtype: torch.dtype, devic
 def _read_part(rule: ParamRule, part: ParamPart, fmt: CheckpointFormat) -> torch.Tensor:
     """A part's rows, in the stored dtype."""
     rows = slice(part.source_row, part.source_row + part.rows)
-    if part.transform is None:
-        is_whole = source_shape(rule, part)[0] == part.rows
-        tensor = fmt.read(part.source, None if is_whole else rows)
+    shape = source_shape(rule, part)
+    if part.transform is None and len(shape) > len(rule.shape):
+        # Whole, because a format cuts dimension 0 only; a file of safetensors gives a view of itself.
+        tensor = fmt.read(part.source).flatten(0, len(shape) - len(rule.shape))[rows]
+    elif part.transform is None:
+        tensor = fmt.read(part.source, None if shape[0] == part.rows else rows)
     else:
         tensor = part.transform(fmt.read(part.source))
         if not isinstance(tensor, torch.Tensor):

@@ -34,7 +34,8 @@ class ParamPart:
         shard_axis: Dimension that tensor parallelism slices, None for replicated.
         transform: Applied to the tensor as read (a squeeze, a sign), before slicing and conversion.
         source_shape: Shape in the checkpoint; None means (rows, *shape[1:]) of the rule. Needed where
-            `transform` changes the shape, or where `rows` is less than the source has.
+            `transform` changes the shape, or where `rows` is less than the source has. Without a transform
+            it may have more dimensions than the rule: the leading ones then count as one, of rows.
         source_row: First row of the (transformed) source that belongs to the part; rows
             [source_row, source_row + rows) are taken.
     """
@@ -56,12 +57,15 @@ class ParamRule:
         name: The model's own name, as asked for by `BuildContext.param` and `BuildContext.linear`.
         shape: Final shape; shape[0] is the sum of the parts' rows.
         dtype: "model" (the engine's dtype) or "acc" (float64 for float64, else float32).
+        num_groups: For `BuildContext.grouped_linear`: the rows are that many equal blocks, one matrix per
+            group (expert), >= 1. None for every other parameter.
     """
 
     name: str
     shape: tuple[int, ...]
     parts: tuple[ParamPart, ...]
     dtype: str = "model"
+    num_groups: int | None = None
 
 
 @frozen(kw_only=True)
@@ -87,6 +91,26 @@ class Linear(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], in x's dtype."""
+
+
+class GroupedLinear(Protocol):
+    """One matrix product per group, y = x W_g^T, built by the core from one rule with `num_groups`."""
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups G, >= 1."""
+
+    def __call__(self, x: Tensor, ends: Tensor) -> Tensor:
+        """Multiply each row by its group's matrix.
+
+        Args:
+            x: [M, in], rows ordered by group.
+            ends: [G] int64 on x's device: group g has rows [ends[g - 1], ends[g]), the first from 0; a group
+                may have none. ends[-1] is M.
+
+        Returns:
+            [M, out], in x's dtype.
+        """
 
 
 class Parallel(Protocol):
@@ -116,6 +140,7 @@ class BuildContext:
         device: torch device string.
         ops: Op name -> callable, resolved once by device and override.
         linear: Rule name -> `Linear`.
+        grouped_linear: Name of a rule with `num_groups` -> `GroupedLinear`.
         param: Rule name -> tensor, owned by the core for the engine's life.
         aux_layers: Layers whose output residual is captured on every forward (0-based; -1, the embedding).
         max_position: Positions served, in tokens.
@@ -126,6 +151,7 @@ class BuildContext:
     device: str
     ops: Mapping[str, Callable[..., Any]]
     linear: Callable[[str], Linear]
+    grouped_linear: Callable[[str], GroupedLinear]
     param: Callable[[str], Tensor]
     parallel: Parallel
     aux_layers: tuple[int, ...] = ()

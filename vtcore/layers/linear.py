@@ -2,15 +2,18 @@
 
 Does not: load, slice or fuse weights.
 
-Shape letters: N output width, K input width, M rows.
+Shape letters: N output width, K input width, M rows, G groups.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from vtcore.interfaces.model_arch import Linear
+from vtcore.errors import EngineError
+from vtcore.interfaces.model_arch import GroupedLinear, Linear
 
 _PACKED_DTYPES = (torch.float32, torch.bfloat16)
 _PACK_FOR_ROWS = 8
@@ -72,6 +75,53 @@ def build_linear(weight: Tensor, is_shared: bool) -> Linear:
             # oneDNN is absent or does not know the dtype on this processor.
             return PlainLinear(weight)
     return PlainLinear(weight)
+
+
+class LinearPerGroup:
+    """One product per group over the rows that belong to it; groups without rows cost nothing.
+
+    Args:
+        products: A product per group, all of one output width.
+        out_features: That width.
+    """
+
+    def __init__(self, products: Sequence[Linear], out_features: int) -> None:
+        self._products = tuple(products)
+        self._out_features = out_features
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups."""
+        return len(self._products)
+
+    def __call__(self, x: Tensor, ends: Tensor) -> Tensor:
+        """[M, K] ordered by group, and the [G] ends of the groups -> [M, N], in x's dtype.
+
+        Raises:
+            EngineError: The groups do not cover x's rows.
+        """
+        stops = ends.tolist()
+        if stops[-1] != x.shape[0] or len(stops) != len(self._products):
+            raise EngineError(f"{len(stops)} groups of {stops[-1]} rows, but there are {x.shape[0]} rows")
+        y = x.new_empty((x.shape[0], self._out_features))
+        start = 0
+        for product, stop in zip(self._products, stops, strict=True):
+            if stop > start:
+                y[start:stop] = product(x[start:stop])
+            start = stop
+        return y
+
+
+def build_grouped_linear(weight: Tensor, is_shared: bool, num_groups: int) -> GroupedLinear:
+    """The products for plain weights, each as `build_linear` makes it.
+
+    Args:
+        weight: [G * N, K], group after group.
+        is_shared: Something else reads the weight too.
+        num_groups: G, >= 1.
+    """
+    blocks = weight.chunk(num_groups)
+    return LinearPerGroup([build_linear(block, is_shared) for block in blocks], blocks[0].shape[0])
 
 
 class SingleRank:

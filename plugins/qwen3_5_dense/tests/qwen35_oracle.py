@@ -1,49 +1,17 @@
 """transformers' own Qwen3.5 as the reference, with its internal float32 casts lifted for float64.
 
-Does not: change transformers outside the context manager.
+Does not: change transformers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5 as hf
 
-
-@contextmanager
-def float32_casts_lifted() -> Iterator[None]:
-    """Inside, casting float64 to float32 leaves it alone, and integers (positions) become float64."""
-    to, softmax = Tensor.to, nn.functional.softmax
-
-    def keep(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if self.dtype == torch.float64:
-            args = tuple(torch.float64 if a is torch.float32 else a for a in args)
-            if kwargs.get("dtype") is torch.float32:
-                kwargs["dtype"] = torch.float64
-        return to(self, *args, **kwargs)
-
-    def wide_softmax(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if x.dtype == torch.float64:
-            kwargs["dtype"] = None
-        return softmax(x, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tensor, "to", keep)
-        patch.setattr(
-            Tensor,
-            "float",
-            lambda self: to(
-                self,
-                torch.float32 if self.is_floating_point() and self.dtype != torch.float64 else torch.float64,
-            ),
-        )
-        patch.setattr(nn.functional, "softmax", wide_softmax)
-        yield
+from vtcore.testing.exact_casts import float32_casts_lifted
 
 
 def tiny_text_config(**changes: Any) -> dict[str, Any]:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from qwen35_harness import Harness, Prefill, Uniform, build_model
-from qwen35_oracle import build_oracle, float32_casts_lifted, oracle_logits, tiny_text_config
+from qwen35_oracle import build_oracle, oracle_logits, tiny_text_config
 from torch import Tensor
 from vtcore_qwen3_5_dense.arch import Qwen35DenseArch
+
+from vtcore.testing.exact_casts import float32_casts_lifted
+from vtcore.testing.model_harness import Harness, Prefill, Uniform, build_model
 
 GEOMETRIES: dict[str, dict[str, Any]] = {
     "more value heads": {},

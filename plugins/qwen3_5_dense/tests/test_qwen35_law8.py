@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 import pytest
@@ -20,13 +21,12 @@ from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.engine.core import AddRequest
 from vtcore.interfaces.batch import EngineRequest, RowParams, TokenLogprobs
-from vtcore.loader import Internals, LoadedCore, load_core
+from vtcore.loader import Internals, load_core
 from vtcore.plugins import build_registry
 from vtcore.sampling.logprobs import logprobs_of
-from vtcore.sampling.params_table import RowParamsTable
-from vtcore.sampling.sampler import Sampler
+from vtcore.testing.alone import Alone
 from vtcore.testing.draw_case import BUDGETS, draw_case
-from vtcore.testing.schedule_case import CaseRequest, ScheduleCase, ToyMask
+from vtcore.testing.schedule_case import CaseRequest, ScheduleCase
 from vtcore.testing.schedules import ScheduledModel, run_schedule
 
 VOCAB = 24
@@ -34,81 +34,16 @@ CONFIG = tiny_text_config(vocab_size=VOCAB, max_position_embeddings=512)
 REGISTRY = build_registry()
 
 
-class Alone:
-    """Runs one request at a time on one engine, for good, and checks it against transformers once."""
-
-    def __init__(self, dtype: str = "float64") -> None:
-        self.oracle = build_oracle(CONFIG)
-        self.tensors = dict(self.oracle.state_dict())
-        self.loaded: LoadedCore = load_core(
-            UserOptions(dtype=dtype, max_model_len=512, block_size=32),
-            hf_config=CONFIG,
-            tensors=self.tensors,
-            registry=REGISTRY,
-            environment=Environment(),
-        )
-        self.known: dict[object, tuple[list[int], list[TokenLogprobs | None]]] = {}
-
-    def continue_prompt(
-        self,
-        prompt: Sequence[int],
-        params: RowParams,
-        num_tokens: int,
-        mask: Callable[[Sequence[int]], bytes | None] | None = None,
-    ) -> tuple[list[int], list[TokenLogprobs | None]]:
-        key = (tuple(prompt), params, num_tokens, mask is None)
-        if key not in self.known:
-            self.known[key] = self.run(tuple(prompt), params, num_tokens, mask is not None)
-            self.check(prompt, params, self.known[key][0], mask)
-        return self.known[key]
-
-    def run(
-        self, prompt: tuple[int, ...], params: RowParams, num_tokens: int, masked: bool
-    ) -> tuple[list[int], list[TokenLogprobs | None]]:
-        core = self.loaded.core
-        request = EngineRequest(
-            id="alone", prompt_token_ids=prompt, params=params, max_tokens=num_tokens, needs_mask=masked
-        )
-        core.inbox.append(AddRequest(request, ToyMask(VOCAB) if masked else None))
-        tokens: list[int] = []
-        logprobs: list[TokenLogprobs | None] = []
-        while core.has_work:
-            for update in core.step():
-                tokens += update.tokens
-                logprobs += update.logprobs
-        assert len(tokens) == num_tokens
-        return tokens, logprobs
-
-    def check(
-        self,
-        prompt: Sequence[int],
-        params: RowParams,
-        tokens: list[int],
-        mask: Callable[[Sequence[int]], bytes | None] | None,
-    ) -> None:
-        """Teacher-forced: transformers' logits after every prefix must sample the same tokens."""
-        ids = [*prompt, *tokens]
-        start = len(prompt) - 1
-        logits = oracle_logits(self.oracle, ids[:-1])[start:]
-        table = RowParamsTable(2, VOCAB, "cpu")
-        table.set(1, params, len(prompt))
-        masks = None if mask is None else [mask(ids[: start + 1 + i]) for i in range(len(tokens))]
-        positions = torch.arange(start + 1, len(ids))
-        history = torch.tensor([[0] * len(ids), ids])
-        out = Sampler(table).sample(logits, [1] * len(tokens), positions, history, masks)
-        assert out.ids_N.tolist() == tokens, "the engine alone differs from transformers"
-        if params.logprobs is not None:
-            own = self.known[tuple(prompt), params, len(tokens), mask is None][1]
-            for found, wanted in zip(own, out.logprobs, strict=True):
-                assert found is not None
-                assert wanted is not None
-                assert abs(found.logprob - wanted.logprob) <= 1e-8
-                assert found.top_ids == wanted.top_ids
+def make_alone(dtype: str = "float64") -> Alone:
+    """Random weights in transformers, and the same ones here."""
+    oracle = build_oracle(CONFIG)
+    tensors = dict(oracle.state_dict())
+    return Alone(REGISTRY, CONFIG, tensors, partial(oracle_logits, oracle), vocab_size=VOCAB, dtype=dtype)
 
 
 @pytest.fixture(scope="module")
 def model() -> ScheduledModel:
-    alone = Alone()
+    alone = make_alone()
     return ScheduledModel(REGISTRY, CONFIG, alone.tensors, alone)
 
 
@@ -209,7 +144,7 @@ def test_prompt_logprobs_equal_transformers_for_every_chunking(model: ScheduledM
     alone = model.reference
     assert isinstance(alone, Alone)
     prompt = tuple((5 * j * j + 1) % VOCAB for j in range(70))
-    wanted = logprobs_of(oracle_logits(alone.oracle, list(prompt))[:-1], torch.tensor(prompt[1:]), 2)
+    wanted = logprobs_of(alone.reference_logits(list(prompt))[:-1], torch.tensor(prompt[1:]), 2)
     for budget in (1, 7, 64, 2048):
         loaded = load_core(
             UserOptions(dtype="float64", max_model_len=128),
@@ -245,12 +180,12 @@ def test_lower_precision_keeps_to_the_margin_rule(dtype: str, tau: float, most: 
 
     The first measurement in bfloat16 was 3 of 300, no gap above 0.06; the bound is twice that.
     """
-    alone = Alone(dtype)
+    alone = make_alone(dtype)
     exempted = compared = 0
     for length in (1, 5, 63, 64, 100):
         prompt = tuple((11 * j + length) % VOCAB for j in range(length))
         tokens, _ = alone.run(prompt, RowParams(temperature=0.0), 60, masked=False)
-        logits = oracle_logits(alone.oracle, [*prompt, *tokens][:-1])[length - 1 :]
+        logits = alone.reference_logits([*prompt, *tokens][:-1])[length - 1 :]
         best = logits.max(1).values
         gap = best - logits.gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1)
         assert float(gap.max()) <= tau

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 import torch
-from qwen35_oracle import build_oracle, float32_casts_lifted, oracle_logits, tiny_text_config
+from qwen35_oracle import build_oracle, oracle_logits, tiny_text_config
 from torch import Tensor
 
 from vtcore.config.env import Environment
@@ -16,6 +16,7 @@ from vtcore.engine.core import AddRequest
 from vtcore.interfaces.batch import EngineRequest, RowParams
 from vtcore.loader import Internals, load_core
 from vtcore.speculation.drafter import DraftView
+from vtcore.testing.exact_casts import float32_casts_lifted
 from vtcore.testing.invariants import check_idle, check_invariants
 from vtcore.testing.late_executor import LateExecutor
 from vtcore.testing.toy_drafters import JunkDrafter

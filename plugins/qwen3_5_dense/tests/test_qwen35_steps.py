@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from qwen35_harness import Harness, Prefill, Row, Uniform, accept, build_model
 from qwen35_oracle import build_oracle, oracle_logits, tiny_text_config
 from torch import Tensor
 from vtcore_qwen3_5_dense.arch import Qwen35DenseArch
 
 from vtcore.errors import EngineError
+from vtcore.testing.model_harness import Harness, Prefill, Row, Uniform, accept, build_model
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from qwen35_harness import Harness, build_model
 from qwen35_oracle import build_oracle, oracle_logits, tiny_text_config
 from vtcore_qwen3_5_dense.arch import Qwen35DenseArch
 from vtcore_qwen3_5_dense.weights import PREFIXES
@@ -13,6 +12,7 @@ from vtcore.checkpoint.format import InMemoryFormat
 from vtcore.checkpoint.parameters import load_parameters
 from vtcore.interfaces.kv_cache_spec import Slot, Whole
 from vtcore.interfaces.model_arch import CacheContext
+from vtcore.testing.model_harness import Harness, build_model
 
 
 def renamed(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

@@ -5,8 +5,10 @@ Does not: read files or allocate.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vtcore.errors import EngineError
 from vtcore.interfaces.chat import MessageRules
@@ -15,7 +17,10 @@ from vtcore.interfaces.model_arch import BuildContext, CacheContext, Model, Mode
 from vtcore.kv_cache.specs import FullAttentionSpec, RecurrentStateSpec
 from vtcore_qwen3_5_dense.config import FULL, LINEAR, Qwen35Config, parse_config
 from vtcore_qwen3_5_dense.sizes import checkpoint_config
-from vtcore_qwen3_5_dense.weights import HEAD, build_rules, is_skipped
+from vtcore_qwen3_5_dense.weights import HEAD, build_rules, is_skipped, swiglu_rules
+
+if TYPE_CHECKING:
+    from vtcore_qwen3_5_dense.model import FeedForward
 
 OPS: Mapping[str, Mapping[str, str]] = {
     "causal_conv1d": {"naive": "vtcore_qwen3_5_dense.ops.causal_conv1d.naive:causal_conv1d"},
@@ -74,14 +79,18 @@ def hybrid_cache_specs(config: Qwen35Config, ctx: CacheContext) -> tuple[KVCache
     return tuple(specs)
 
 
-class Qwen35DenseArch(ModelArch):
-    """Qwen3.5 and Qwen3.6 dense text models; vision and MTP tensors of a checkpoint are skipped."""
+class Qwen35Arch(ModelArch):
+    """What Qwen3.5 text models have in common; vision and MTP tensors of a checkpoint are skipped.
+
+    Args:
+        config: Parsed config.
+    """
 
     message_rules: ClassVar[MessageRules] = MESSAGE_RULES
 
-    def __init__(self, hf_config: Mapping[str, Any]) -> None:
-        self.config = parse_config(hf_config)
-        self._tied = self.config.tied is True
+    def __init__(self, config: Qwen35Config) -> None:
+        self.config = config
+        self._tied = config.tied is True
 
     @property
     def dims(self) -> ModelDims:
@@ -93,17 +102,27 @@ class Qwen35DenseArch(ModelArch):
             max_position_embeddings=self.config.max_position_embeddings,
         )
 
-    def default_token_budget(self, max_num_seqs: int) -> int:
-        """2048 tokens per step, whatever the number of sequences."""
-        return 2048
-
     def cache_specs(self, ctx: CacheContext) -> tuple[KVCacheSpec, ...]:
         """One group per kind of layer the config has."""
         return hybrid_cache_specs(self.config, ctx)
 
+    @abstractmethod
+    def feed_forward_rules(self, names: Collection[str], name: str, source: str) -> Iterable[ParamRule]:
+        """Rules of what follows a layer's mixer.
+
+        Args:
+            names: Tensors of the checkpoint; empty stands for the released form.
+            name: Parameter prefix, "layers.0.".
+            source: Checkpoint prefix, "model.language_model.layers.0.".
+        """
+
+    @abstractmethod
+    def build_feed_forward(self, ctx: BuildContext, name: str) -> FeedForward:
+        """What follows a layer's mixer, over the rules of the same prefix."""
+
     def param_rules(self, names: Collection[str]) -> tuple[ParamRule, ...]:
         """Rules of the hf scheme; without names those of the released form."""
-        rules = build_rules(self.config, names)
+        rules = build_rules(self.config, names, partial(self.feed_forward_rules, names))
         self._tied = all(rule.name != "lm_head" for rule in rules)
         return rules
 
@@ -122,12 +141,12 @@ class Qwen35DenseArch(ModelArch):
             EngineError: The context spans several ranks.
         """
         # Here, because make-checkpoint and `vtcore check` use an arch without building a model.
-        from vtcore_qwen3_5_dense.model import Qwen35Model, SwiGLU
+        from vtcore_qwen3_5_dense.model import Qwen35Model
 
         if ctx.parallel.world != 1:
-            raise EngineError(f"qwen3_5_dense runs on one rank, but the context has {ctx.parallel.world}")
+            raise EngineError(f"Qwen3.5 models run on one rank, but the context has {ctx.parallel.world}")
         head = "embed_tokens" if self._tied else "lm_head"
-        return Qwen35Model(self.config, ctx, lambda name: SwiGLU(ctx, name), head)
+        return Qwen35Model(self.config, ctx, partial(self.build_feed_forward, ctx), head)
 
     def random_init(self, rule: ParamRule) -> Mapping[str, float | str]:
         """Unit-gain projections, norms at identity, decays as the released models start them.
@@ -146,6 +165,28 @@ class Qwen35DenseArch(ModelArch):
         if len(rule.shape) == 1:
             return {"kind": "zeros"}
         return {"kind": "normal", "std": rule.shape[1] ** -0.5}
+
+
+class Qwen35DenseArch(Qwen35Arch):
+    """Qwen3.5 and Qwen3.6 dense text models: a SwiGLU block in each layer."""
+
+    def __init__(self, hf_config: Mapping[str, Any]) -> None:
+        super().__init__(parse_config(hf_config))
+
+    def default_token_budget(self, max_num_seqs: int) -> int:
+        """2048 tokens per step, whatever the number of sequences."""
+        return 2048
+
+    def feed_forward_rules(self, names: Collection[str], name: str, source: str) -> Iterable[ParamRule]:
+        """One SwiGLU block."""
+        config = self.config
+        return swiglu_rules(config.hidden_size, config.intermediate_size, f"{name}mlp.", f"{source}mlp.")
+
+    def build_feed_forward(self, ctx: BuildContext, name: str) -> FeedForward:
+        """One SwiGLU block."""
+        from vtcore_qwen3_5_dense.model import SwiGLU
+
+        return SwiGLU(ctx, f"{name}mlp.")
 
     @classmethod
     def checkpoint_config(cls, size: str, vocab_size: int) -> Mapping[str, Any]:

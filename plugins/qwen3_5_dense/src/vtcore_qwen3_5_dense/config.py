@@ -82,7 +82,7 @@ def text_section(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     section = hf_config.get("text_config", hf_config)
     if not isinstance(section, Mapping):
-        raise _refuse("text_config", section, "an object")
+        raise refuse_field("text_config", section, "an object")
     return section
 
 
@@ -98,91 +98,99 @@ def parse_config(hf_config: Mapping[str, Any]) -> Qwen35Config:
         CheckpointError: A field has a wrong type or range, or a value that is not served.
     """
     text = text_section(hf_config)
-    num_layers = _count(text, "num_hidden_layers", 32, most=_MOST_LAYERS)
-    heads, kv_heads = _count(text, "num_attention_heads", 16), _count(text, "num_key_value_heads", 4)
+    num_layers = read_count(text, "num_hidden_layers", 32, most=_MOST_LAYERS)
+    heads, kv_heads = read_count(text, "num_attention_heads", 16), read_count(text, "num_key_value_heads", 4)
     if heads % kv_heads:
-        raise _refuse("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})")
-    key_heads = _count(text, "linear_num_key_heads", 16)
-    value_heads = _count(text, "linear_num_value_heads", 32)
+        raise refuse_field("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})")
+    key_heads = read_count(text, "linear_num_key_heads", 16)
+    value_heads = read_count(text, "linear_num_value_heads", 32)
     if value_heads % key_heads:
-        raise _refuse(
+        raise refuse_field(
             "linear_num_value_heads", value_heads, f"a multiple of linear_num_key_heads ({key_heads})"
         )
     _refuse_unserved(text)
-    head_dim = _count(text, "head_dim", 256)
+    head_dim = read_count(text, "head_dim", 256)
     theta, rotary_dim = _rope(text, head_dim)
     return Qwen35Config(
-        vocab_size=_count(text, "vocab_size", 248320),
-        hidden_size=_count(text, "hidden_size", 4096),
-        intermediate_size=_count(text, "intermediate_size", 12288),
+        vocab_size=read_count(text, "vocab_size", 248320),
+        hidden_size=read_count(text, "hidden_size", 4096),
+        intermediate_size=read_count(text, "intermediate_size", 12288),
         num_layers=num_layers,
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         linear_num_key_heads=key_heads,
         linear_num_value_heads=value_heads,
-        linear_key_head_dim=_count(text, "linear_key_head_dim", 128),
-        linear_value_head_dim=_count(text, "linear_value_head_dim", 128),
-        conv_kernel=_count(text, "linear_conv_kernel_dim", 4, least=2),
+        linear_key_head_dim=read_count(text, "linear_key_head_dim", 128),
+        linear_value_head_dim=read_count(text, "linear_value_head_dim", 128),
+        conv_kernel=read_count(text, "linear_conv_kernel_dim", 4, least=2),
         layer_types=_layer_types(text, num_layers),
         rms_norm_eps=_positive(text, "rms_norm_eps", 1e-6),
         rope_theta=theta,
         rotary_dim=rotary_dim,
-        max_position_embeddings=_count(text, "max_position_embeddings", 32768),
+        max_position_embeddings=read_count(text, "max_position_embeddings", 32768),
         output_gate=_output_gate(text),
         tied=_tied(hf_config, text),
     )
 
 
-def _refuse(field: str, value: object, wanted: str) -> CheckpointError:
+def refuse_field(field: str, value: object, wanted: str) -> CheckpointError:
+    """The error for a field of config.json whose value is not served; `wanted` says which values are."""
     shown = repr(value)
     if len(shown) > _SHOWN_CHARS:
         shown = f"{shown[:_SHOWN_CHARS]}..."
-    return CheckpointError(f"config.json: {field} is {shown}, but qwen3_5_dense serves only {wanted}")
+    return CheckpointError(f"config.json: {field} is {shown}, but this model is served only with {wanted}")
 
 
-def _count(section: Mapping[str, Any], field: str, default: int, least: int = 1, most: int = _MOST) -> int:
+def read_count(
+    section: Mapping[str, Any], field: str, default: int, least: int = 1, most: int = _MOST
+) -> int:
+    """An integer field.
+
+    Raises:
+        CheckpointError: It is not an integer from `least` to `most`.
+    """
     value = section.get(field, default)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise _refuse(field, value, f"integers from {least} to {most}")
+        raise refuse_field(field, value, f"integers from {least} to {most}")
     return value
 
 
 def _positive(section: Mapping[str, Any], field: str, default: float) -> float:
     value = section.get(field, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
-        raise _refuse(field, value, "finite numbers above 0")
+        raise refuse_field(field, value, "finite numbers above 0")
     return float(value)
 
 
 def _refuse_unserved(text: Mapping[str, Any]) -> None:
     if text.get("attn_output_gate", True) is not True:
-        raise _refuse("attn_output_gate", text["attn_output_gate"], "true")
+        raise refuse_field("attn_output_gate", text["attn_output_gate"], "true")
     if text.get("attention_bias", False) is not False:
-        raise _refuse("attention_bias", text["attention_bias"], "false")
+        raise refuse_field("attention_bias", text["attention_bias"], "false")
     if text.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise _refuse("hidden_act", text["hidden_act"], "'silu' (or its other name 'swish')")
+        raise refuse_field("hidden_act", text["hidden_act"], "'silu' (or its other name 'swish')")
     if text.get("num_experts") not in (None, 0):
-        raise _refuse("num_experts", text["num_experts"], "models without experts")
+        raise refuse_field("num_experts", text["num_experts"], "models without experts")
 
 
 def _output_gate(text: Mapping[str, Any]) -> str:
     name = text.get("output_gate_type") or "silu"
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise _refuse("output_gate_type", name, "'silu', 'swish' or 'sigmoid'")
+        raise refuse_field("output_gate_type", name, "'silu', 'swish' or 'sigmoid'")
     return ACTIVATIONS[name]
 
 
 def _layer_types(text: Mapping[str, Any], num_layers: int) -> tuple[str, ...]:
     types = text.get("layer_types")
     if types is None:
-        interval = _count(text, "full_attention_interval", 4)
+        interval = read_count(text, "full_attention_interval", 4)
         return tuple(LINEAR if (i + 1) % interval else FULL for i in range(num_layers))
     if not isinstance(types, list | tuple) or len(types) != num_layers:
-        raise _refuse("layer_types", types, f"lists of num_hidden_layers ({num_layers}) entries")
+        raise refuse_field("layer_types", types, f"lists of num_hidden_layers ({num_layers}) entries")
     for name in types:
         if name not in (LINEAR, FULL):
-            raise _refuse("layer_types", name, f"entries {LINEAR!r} and {FULL!r}")
+            raise refuse_field("layer_types", name, f"entries {LINEAR!r} and {FULL!r}")
     return tuple(types)
 
 
@@ -192,22 +200,24 @@ def _rope(text: Mapping[str, Any], head_dim: int) -> tuple[float, int]:
     for field in ("rope_scaling", "rope_parameters"):
         section = text.get(field)
         if section is not None and not isinstance(section, Mapping):
-            raise _refuse(field, section, "an object")
+            raise refuse_field(field, section, "an object")
         # One object per layer type is another nested form; the linear layers have no positions.
         of_full = (section or {}).get(FULL, section or {})
         if not isinstance(of_full, Mapping):
-            raise _refuse(f"{field}.{FULL}", of_full, "an object")
+            raise refuse_field(f"{field}.{FULL}", of_full, "an object")
         nested.update(of_full)
     kind = nested.get("rope_type", nested.get("type", "default"))
     if kind not in ("default", "mrope"):
-        raise _refuse("rope_parameters.rope_type", kind, "'default' (no position scaling, YaRN included)")
+        raise refuse_field(
+            "rope_parameters.rope_type", kind, "'default' (no position scaling, YaRN included)"
+        )
     merged = {**text, **nested}
     theta = _positive(merged, "rope_theta", 1e7)
     factor = _positive(merged, "partial_rotary_factor", 0.25)
     # Above 1 it is refused, and may be more than an integer can be made of.
     rotary_dim = int(head_dim * min(factor, 1.0))
     if factor > 1 or rotary_dim < 2 or rotary_dim % 2:
-        raise _refuse(
+        raise refuse_field(
             "partial_rotary_factor", factor, f"factors that give head_dim ({head_dim}) an even part"
         )
     return theta, rotary_dim
@@ -216,5 +226,5 @@ def _rope(text: Mapping[str, Any], head_dim: int) -> tuple[float, int]:
 def _tied(hf_config: Mapping[str, Any], text: Mapping[str, Any]) -> bool | None:
     tied = text.get("tie_word_embeddings", hf_config.get("tie_word_embeddings"))
     if tied is not None and not isinstance(tied, bool):
-        raise _refuse("tie_word_embeddings", tied, "true or false")
+        raise refuse_field("tie_word_embeddings", tied, "true or false")
     return tied

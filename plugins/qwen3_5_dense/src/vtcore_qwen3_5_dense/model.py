@@ -37,12 +37,12 @@ class SwiGLU:
 
     Args:
         ctx: Weights.
-        name: Parameter prefix, "layers.0.".
+        name: Parameter prefix, "layers.0.mlp.".
     """
 
     def __init__(self, ctx: BuildContext, name: str) -> None:
-        self._in_proj = ctx.linear(f"{name}mlp.in_proj")
-        self._out_proj = ctx.linear(f"{name}mlp.out_proj")
+        self._in_proj = ctx.linear(f"{name}in_proj")
+        self._out_proj = ctx.linear(f"{name}out_proj")
 
     def __call__(self, x_TH: Tensor) -> Tensor:
         """[T, H] -> [T, H]."""

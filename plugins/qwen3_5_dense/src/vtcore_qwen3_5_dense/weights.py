@@ -6,7 +6,7 @@ by itself. Does not: read or convert tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -49,12 +49,18 @@ def is_tied(config: Qwen35Config, names: Collection[str]) -> bool:
     return bool(names) and HEAD not in names
 
 
-def build_rules(config: Qwen35Config, names: Collection[str]) -> tuple[ParamRule, ...]:
+def build_rules(
+    config: Qwen35Config,
+    names: Collection[str],
+    feed_forward_rules: Callable[[str, str], Iterable[ParamRule]],
+) -> tuple[ParamRule, ...]:
     """All rules of the model, in model order.
 
     Args:
         config: Parsed config; where it does not say whether the head is tied, the names tell.
         names: Tensors of the checkpoint; empty stands for the released form.
+        feed_forward_rules: (parameter prefix "layers.0.", checkpoint prefix) -> rules of what follows the
+            mixer of the layer.
     """
     prefix = find_prefix(names)
     hidden = config.hidden_size
@@ -67,7 +73,7 @@ def build_rules(config: Qwen35Config, names: Collection[str]) -> tuple[ParamRule
         else:
             rules += full_attention_rules(config, name, source)
         rules.append(_norm(f"{name}post_norm", f"{source}post_attention_layernorm.weight", hidden))
-        rules += mlp_rules(config, name, source)
+        rules += feed_forward_rules(name, source)
     rules.append(_norm("norm", f"{prefix}norm.weight", hidden))
     if not is_tied(config, names):
         rules.append(_plain("lm_head", HEAD, (config.vocab_size, hidden)))
@@ -134,16 +140,20 @@ def full_attention_rules(config: Qwen35Config, name: str, source: str) -> Iterat
     yield _plain(f"{name}attn.out_proj", f"{source}o_proj.weight", (hidden, rows), shard_axis=1)
 
 
-def mlp_rules(config: Qwen35Config, name: str, source: str) -> Iterator[ParamRule]:
-    """Rules of one SwiGLU block; arguments as in `linear_attention_rules`."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    source += "mlp."
+def swiglu_rules(hidden: int, inner: int, name: str, source: str) -> Iterator[ParamRule]:
+    """Rules of one SwiGLU block.
+
+    Args:
+        hidden, inner: Widths outside and inside.
+        name: Parameter prefix, "layers.0.mlp.".
+        source: Checkpoint prefix, "model.language_model.layers.0.mlp.".
+    """
     parts = (
         ParamPart(component="gate", rows=inner, source=f"{source}gate_proj.weight"),
         ParamPart(component="up", rows=inner, source=f"{source}up_proj.weight"),
     )
-    yield _fused(f"{name}mlp.in_proj", parts, hidden)
-    yield _plain(f"{name}mlp.out_proj", f"{source}down_proj.weight", (hidden, inner), shard_axis=1)
+    yield _fused(f"{name}in_proj", parts, hidden)
+    yield _plain(f"{name}out_proj", f"{source}down_proj.weight", (hidden, inner), shard_axis=1)
 
 
 def _qkv_parts(

@@ -1,5 +1,6 @@
-"""A tiny runner for tests: builds the model over tensors in memory and makes steps by hand.
+"""A tiny runner for an architecture's tests: its model over tensors in memory, steps made by hand.
 
+For caches whose units are blocks kept as long as the request, or slots; any number of groups.
 Does not: schedule, sample or reuse engine code that is not about the model.
 """
 
@@ -11,20 +12,19 @@ from typing import Any
 import torch
 from attrs import define, field
 from torch import Tensor
-from vtcore_qwen3_5_dense.arch import Qwen35DenseArch
 
 from vtcore.checkpoint.format import InMemoryFormat
-from vtcore.checkpoint.parameters import load_parameters
-from vtcore.interfaces.model_arch import BuildContext, CacheContext, ForwardOutput, Model
+from vtcore.checkpoint.parameters import LoadedParameters, load_parameters
+from vtcore.interfaces.kv_cache_spec import Slot, Whole
+from vtcore.interfaces.model_arch import BuildContext, CacheContext, ForwardOutput, Model, ModelArch
 from vtcore.interfaces.step import LayerCache, PagedPool, PrefillSpan, SlotPool, StepInputs
-from vtcore.kv_cache.specs import FullAttentionSpec, RecurrentStateSpec
 from vtcore.layers.dtypes import DTYPES, acc_dtype
-from vtcore.layers.linear import PlainLinear, SingleRank
+from vtcore.layers.linear import LinearPerGroup, PlainLinear, SingleRank
 from vtcore.ops.dispatch import resolve_ops
 
 
 def build_model(
-    arch: Qwen35DenseArch,
+    arch: ModelArch,
     tensors: Mapping[str, Tensor],
     dtype: torch.dtype,
     aux_layers: tuple[int, ...] = (),
@@ -39,6 +39,7 @@ def build_model(
             device="cpu",
             ops=resolve_ops("cpu", arch_ops=arch.ops()),
             linear=lambda name: PlainLinear(params.param(name)),
+            grouped_linear=lambda name: _plain_products(params, name),
             param=params.param,
             parallel=SingleRank(),
             aux_layers=aux_layers,
@@ -47,6 +48,11 @@ def build_model(
     )
     params.check_all_used()
     return model
+
+
+def _plain_products(params: LoadedParameters, name: str) -> LinearPerGroup:
+    blocks = params.param(name).chunk(params.num_groups[name])
+    return LinearPerGroup([PlainLinear(block) for block in blocks], blocks[0].shape[0])
 
 
 @define
@@ -80,7 +86,7 @@ class Prefill:
 class Harness:
     """Caches poisoned with NaN, free ids, and steps over them."""
 
-    arch: Qwen35DenseArch
+    arch: ModelArch
     model: Model
     dtype: torch.dtype
     block_size: int = 4
@@ -90,7 +96,7 @@ class Harness:
     free_blocks: list[int] = field(init=False)
     free_slots: list[int] = field(init=False)
     caches: dict[str, LayerCache] = field(init=False)
-    pools: dict[str, int] = field(init=False)
+    slot_pools: list[bool] = field(init=False)
     last_step: StepInputs = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -100,11 +106,10 @@ class Harness:
         self.free_slots = (torch.randperm(self.num_slots - 1, generator=generator) + 1).tolist()
         name = {v: k for k, v in DTYPES.items()}[self.dtype]
         specs = self.arch.cache_specs(CacheContext(block_size=self.block_size, dtype=name))
-        self.caches, self.pools = {}, {}
+        self.caches, self.slot_pools = {}, [isinstance(spec.lifetime, Slot) for spec in specs]
         for pool, spec in enumerate(specs):
-            assert isinstance(spec, FullAttentionSpec | RecurrentStateSpec)
-            self.pools[spec.kind] = pool
-            units = self.num_slots if spec.kind == "recurrent_state" else self.num_blocks
+            assert isinstance(spec.lifetime, Whole | Slot), f"{spec.kind} needs a pool that is not made here"
+            units = self.num_slots if self.slot_pools[pool] else self.num_blocks
             for layer in spec.layers:
                 tensors = {
                     key: torch.full((units, *t.shape), float("nan"), dtype=DTYPES[t.dtype])
@@ -116,10 +121,7 @@ class Harness:
     def slot_tensors(self) -> list[Tensor]:
         """Every state tensor of every linear layer."""
         return [
-            t
-            for cache in self.caches.values()
-            if cache.pool == self.pools.get("recurrent_state")
-            for t in cache.tensors.values()
+            t for cache in self.caches.values() if self.slot_pools[cache.pool] for t in cache.tensors.values()
         ]
 
     def admit(self) -> Row:
@@ -132,7 +134,7 @@ class Harness:
     def release(self, row: Row) -> None:
         """Give everything back, poisoned."""
         for cache in self.caches.values():
-            ids = row.slots if cache.pool == self.pools.get("recurrent_state") else row.blocks
+            ids = row.slots if self.slot_pools[cache.pool] else row.blocks
             for tensor in cache.tensors.values():
                 tensor[torch.tensor(ids, dtype=torch.int64)] = float("nan")
         self.free_blocks += row.blocks
@@ -154,7 +156,8 @@ class Harness:
         positions: list[int] = []
         slots: list[int] = []
         spans = []
-        for index, item in enumerate([*uniform, *prefill]):
+        items: list[Uniform | Prefill] = [*uniform, *prefill]
+        for index, item in enumerate(items):
             row, valid = item.row, lengths[index]
             while len(row.blocks) * self.block_size < row.computed + valid:
                 row.blocks.append(self.free_blocks.pop(0))
@@ -180,8 +183,6 @@ class Harness:
             torch.tensor([r.slots[r.column] if n else 0 for r, n in zip(rows, lengths, strict=True)]),
             torch.tensor([r.slots if n else [0] * self.columns for r, n in zip(rows, lengths, strict=True)]),
         )
-        by_kind = {"full_attention": paged, "recurrent_state": slot_view}
-        pools = [by_kind[kind] for kind in sorted(self.pools, key=self.pools.__getitem__)]
         self.last_step = StepInputs(
             ids=torch.tensor(ids),
             positions=torch.tensor(positions),
@@ -192,16 +193,16 @@ class Harness:
             query_lens=torch.tensor(lengths),
             query_len_min=min((u.valid for u in uniform), default=query),
             context_max=max((u.row.computed + u.valid for u in uniform), default=0) + slack,
-            pools=tuple(pools),
+            pools=tuple(slot_view if is_slot else paged for is_slot in self.slot_pools),
         )
         out = self.model.forward(self.last_step) if run is None else run(self.last_step)
         for row, valid in zip(rows, lengths, strict=True):
             row.computed += valid
-        for item in uniform:
-            if item.valid:
-                item.row.column = item.valid - 1
-        for item in prefill:
-            item.row.column = 0
+        for checked in uniform:
+            if checked.valid:
+                checked.row.column = checked.valid - 1
+        for chunk in prefill:
+            chunk.row.column = 0
         return out
 
     def logits(
