@@ -279,7 +279,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "served_model_name": word_lists,
     "default_chat_template_kwargs": st.dictionaries(words, st.booleans() | numbers | words, max_size=2),
     "seed": st.integers(0, 2**63 - 1),
-    "max_model_len": numbers | st.just("auto"),
+    "max_model_len": st.integers(2, 2**40) | st.just("auto"),
     "gpu_memory_utilization": st.floats(0.01, 1.0),
     "enable_prefix_caching": st.booleans(),
     "enforce_eager": st.booleans(),

@@ -225,7 +225,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "device": st.sampled_from(DEVICES),
     "block_size": counts,
     "num_blocks": counts,
-    "max_model_len": counts | st.just("auto"),
+    "max_model_len": st.integers(2, 2**40) | st.just("auto"),
     "enforce_eager": st.booleans(),
     "async_scheduling": st.booleans(),
     "enable_jump_forward": st.booleans(),
