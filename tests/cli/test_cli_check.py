@@ -178,5 +178,7 @@ def test_the_text_names_arch_pools_and_what_is_off(full: Path, capsys: pytest.Ca
         "pool recurrent_state",
         "prefix caching: cache.enable_prefix_caching is false",
         "temperature",
+        "are those of SamplingParams",
     ):
         assert part in text
+    assert "bad_words" not in text

@@ -177,7 +177,10 @@ def _print(report: dict[str, Any]) -> None:
     _print_bytes(
         "total", memory["total_bytes"], "" if available is None else f"of {_size(available)} available"
     )
-    _print_origins("sampling defaults (of requests that bring no parameters)", report["sampling_defaults"])
+    defaults = report["sampling_defaults"]
+    chosen = {name: row for name, row in defaults.items() if row["origin"] != "default"}
+    _print_origins("sampling defaults (of requests that bring no parameters)", chosen)
+    print(f"  the other {len(defaults) - len(chosen)} are those of SamplingParams")
     print("off")
     for feature, why in report["off"].items():
         print(f"  {feature}: {why}")
