@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,39 @@ def test_a_signal_keeps_what_is_finished_and_the_same_command_goes_on(
         f"the same command goes on from there"
     ]
     assert main(argv) == 0
+    assert sink.read_bytes() == whole
+
+
+@pytest.mark.parametrize("sigint", [signal.default_int_handler, signal.SIG_IGN], ids=["default", "ignored"])
+def test_a_signal_while_a_line_is_written_loses_no_line(
+    checkpoint: Path,
+    source: Path,
+    whole: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sigint: Any,
+) -> None:
+    sink = tmp_path / "out.jsonl"
+    write, sent = os.write, []
+
+    def writes_and_is_ended(descriptor: int, data: Any) -> int:
+        size = write(descriptor, data)
+        if bytes(data[:7]) == b'{"line"' and not sent:
+            sent.append(size)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return size
+
+    before = signal.signal(signal.SIGINT, sigint)
+    try:
+        monkeypatch.setattr(os, "write", writes_and_is_ended)
+        assert main(words(checkpoint, source, sink)) == 143
+    finally:
+        monkeypatch.undo()
+        signal.signal(signal.SIGINT, before)
+    assert sent
+    assert set(sink.read_bytes().splitlines()) < set(whole.splitlines())
+    assert sink.stat().st_size >= sent[0]
+    assert main(words(checkpoint, source, sink)) == 0
     assert sink.read_bytes() == whole
 
 

@@ -13,7 +13,7 @@ from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.engine.engine import Engine
 from vtcore.engine.frontend import build_frontend
-from vtcore.engine.interrupts import interrupts_deferred
+from vtcore.engine.interrupts import interrupt, interrupts_deferred
 from vtcore.errors import EngineError
 from vtcore.loader import load_core
 from vtcore.request import SamplingParams
@@ -60,6 +60,24 @@ def test_ctrl_c_waits_for_the_end_and_a_second_one_does_not() -> None:
         press(2, reached)
     assert reached == [1]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def interrupt_while_ignored(reached: list[str]) -> None:
+    with interrupts_deferred(), interrupts_deferred():
+        interrupt()
+        press_ctrl_c()
+        reached.append("end")
+
+
+def test_where_sigint_is_ignored_another_signal_waits_all_the_same() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_while_ignored(reached)
+    assert reached == ["end"]
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
 
 
 def test_a_handler_of_the_program_is_left_alone() -> None:

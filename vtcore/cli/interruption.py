@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from vtcore.engine.interrupts import interrupt
+
 EXIT_INTERRUPTED = 130
 """Ctrl-C: 128 + SIGINT, as shells report it."""
 EXIT_TERMINATED = 143
@@ -46,10 +48,5 @@ def termination_as_interrupt() -> Iterator[None]:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     _came.set()
-    # A step that is running puts Ctrl-C off until its results are written; so it does this.
-    handler = signal.getsignal(signal.SIGINT)
-    if callable(handler):
-        handler(signal.SIGINT, frame)
-    else:
-        # Shells start background jobs with SIGINT ignored.
-        raise KeyboardInterrupt
+    # A step that is running puts it off until its results are written.
+    interrupt()

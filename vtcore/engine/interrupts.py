@@ -11,30 +11,57 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from attrs import define
+
+
+@define
+class _Deferral:
+    """A stretch of the main thread that is not to be broken off; `came` says that an interrupt waits."""
+
+    came: bool = False
+
+
+_current: _Deferral | None = None
+
+
+def interrupt() -> None:
+    """For handlers of signals: raise KeyboardInterrupt, or leave that to the end of a deferral.
+
+    Raises:
+        KeyboardInterrupt: Nothing is deferred, or this is the second one in a deferral.
+    """
+    if _current is None or _current.came:
+        raise KeyboardInterrupt
+    _current.came = True
+
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Inside, the first Ctrl-C is kept and raised at the end; a second one is raised at once.
+    """Inside, the first interrupt is kept and raised at the end; a second one is raised at once.
+
+    Where SIGINT is ignored, as in background jobs of a shell, it stays so; other signals call `interrupt`.
 
     Raises:
         KeyboardInterrupt: At the end, if one came.
     """
+    global _current
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    before = signal.getsignal(signal.SIGINT)
+    if not is_main or _current is not None or before not in (signal.default_int_handler, signal.SIG_IGN):
         yield
         return
-    came = False
-
-    def keep(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        came = True
-        # The second one meets the default handler, whatever happens here meanwhile.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
+    deferral = _current = _Deferral()
     try:
-        signal.signal(signal.SIGINT, keep)
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _on_sigint)
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if came:
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
+        _current = None
+    if deferral.came:
         raise KeyboardInterrupt
+
+
+def _on_sigint(number: int, frame: FrameType | None) -> None:
+    interrupt()
