@@ -207,12 +207,11 @@ class PluginRegistry:
             PluginError: The plugin of that name is installed but broken.
             ConfigError: No installed plugin offers it.
         """
-        if name in self.policies:
-            return self.policies[name]
-        self._raise_if_broken(name)
-        raise ConfigError(
-            f"$.scheduling_policy: {name!r} is offered by no installed plugin"
-            f"{did_you_mean(name, self.policies)}{self._absent_note(name)}"
+        return self._find(
+            self.policies,
+            name,
+            ConfigError,
+            f"$.scheduling_policy: {name!r} is offered by no installed plugin",
         )
 
     def kv_cache_spec(self, kind: str) -> Registered[KVCacheSpecEntry]:
@@ -221,12 +220,11 @@ class PluginRegistry:
         Raises:
             PluginError: No installed plugin offers it, or the one named so is broken.
         """
-        if kind in self.kv_cache_specs:
-            return self.kv_cache_specs[kind]
-        self._raise_if_broken(kind)
-        raise PluginError(
-            f"KV-cache spec {kind!r} is registered by no installed plugin"
-            f"{did_you_mean(kind, self.kv_cache_specs)}{self._absent_note(kind)}"
+        return self._find(
+            self.kv_cache_specs,
+            kind,
+            PluginError,
+            f"KV-cache spec {kind!r} is registered by no installed plugin",
         )
 
     def checkpoint_source(self, name: str) -> Registered[CheckpointSourceEntry]:
@@ -236,13 +234,25 @@ class PluginRegistry:
             PluginError: The plugin of that name is installed but broken.
             ConfigError: No installed plugin offers it.
         """
-        if name in self.checkpoint_sources:
-            return self.checkpoint_sources[name]
-        self._raise_if_broken(name)
-        raise ConfigError(
-            f"$.model: checkpoint source {name!r} is offered by no installed plugin"
-            f"{did_you_mean(name, self.checkpoint_sources)}{self._absent_note(name)}"
+        return self._find(
+            self.checkpoint_sources,
+            name,
+            ConfigError,
+            f"$.model: checkpoint source {name!r} is offered by no installed plugin",
         )
+
+    def _find(
+        self,
+        offered: Mapping[str, Registered[EntryT]],
+        name: str,
+        error: type[VtcoreError],
+        sentence: str,
+    ) -> Registered[EntryT]:
+        """What is offered under a name; else its broken plugin's error, or `error` with what is known."""
+        if name in offered:
+            return offered[name]
+        self._raise_if_broken(name)
+        raise error(f"{sentence}{did_you_mean(name, offered)}{self._absent_note(name)}")
 
     def load(self, registered: Registered[Any]) -> Any:
         """Import an implementation and check it against its interface.

@@ -10,7 +10,6 @@ import pytest
 
 from vtcore.engine.sampling_defaults import (
     combine_sampling_defaults,
-    default_sampling_params,
     load_sampling_defaults,
 )
 from vtcore.errors import CheckpointError, ConfigError
@@ -29,11 +28,15 @@ QWEN = {
 }
 
 
+def defaults(generation_config: dict[str, Any], override: dict[str, Any] | None = None) -> SamplingParams:
+    return combine_sampling_defaults(generation_config, override).params()
+
+
 def test_a_models_own_values_are_the_defaults_and_foreign_keys_stay_unread() -> None:
-    assert default_sampling_params(QWEN) == SamplingParams(temperature=0.6, top_k=20, top_p=0.95)
-    assert default_sampling_params({}) == SamplingParams()
+    assert defaults(QWEN) == SamplingParams(temperature=0.6, top_k=20, top_p=0.95)
+    assert defaults({}) == SamplingParams()
     odd = {"num_beams": "many", "max_length": -1, "cache_implementation": [], "stop_strings": 5}
-    assert default_sampling_params(odd) == SamplingParams()
+    assert defaults(odd) == SamplingParams()
 
 
 @pytest.mark.parametrize(
@@ -49,20 +52,20 @@ def test_a_models_own_values_are_the_defaults_and_foreign_keys_stay_unread() -> 
     ],
 )
 def test_each_key_sets_its_parameter_and_null_sets_none(key: str, value: Any, params: dict[str, Any]) -> None:
-    assert default_sampling_params({key: value}) == SamplingParams(**params)
+    assert defaults({key: value}) == SamplingParams(**params)
 
 
 def test_without_do_sample_the_temperature_in_the_file_does_not_count_but_an_override_does() -> None:
     greedy = {**QWEN, "do_sample": False}
-    assert default_sampling_params(greedy).temperature == 0.0
-    assert default_sampling_params(greedy, {"temperature": 0.5}).temperature == 0.5
-    assert default_sampling_params(QWEN, {"do_sample": False}).temperature == 0.0
-    assert default_sampling_params(QWEN, {"do_sample": True}).temperature == 0.6
+    assert defaults(greedy).temperature == 0.0
+    assert defaults(greedy, {"temperature": 0.5}).temperature == 0.5
+    assert defaults(QWEN, {"do_sample": False}).temperature == 0.0
+    assert defaults(QWEN, {"do_sample": True}).temperature == 0.6
 
 
 def test_an_override_may_name_any_parameter_and_wins_one_by_one() -> None:
     over = {"top_p": 0.8, "presence_penalty": 1.5, "stop": ["END"], "max_new_tokens": 40, "min_tokens": 30}
-    assert default_sampling_params(QWEN, over) == SamplingParams(
+    assert defaults(QWEN, over) == SamplingParams(
         temperature=0.6, top_k=20, top_p=0.8, presence_penalty=1.5, stop=["END"], max_tokens=40, min_tokens=30
     )
 
@@ -94,9 +97,7 @@ def test_an_illegal_value_in_the_file_names_file_key_and_value(key: str, value: 
 
 def test_wrong_overrides_are_all_named_by_path() -> None:
     with pytest.raises(ConfigError) as caught:
-        default_sampling_params(
-            {}, {"temprature": 1, "top_p": 2, "do_sample": "no", "max_tokens": 3, "max_new_tokens": 4}
-        )
+        defaults({}, {"temprature": 1, "top_p": 2, "do_sample": "no", "max_tokens": 3, "max_new_tokens": 4})
     starts = [problem.split(";")[0] for problem in caught.value.problems]
     assert starts == [
         "$.override_generation_config.temprature: not a sampling parameter",
@@ -111,14 +112,14 @@ def test_overrides_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"\$\.override_generation_config: min_tokens=20 is above max_tokens"
     ):
-        default_sampling_params({"max_new_tokens": 19}, {"min_tokens": 20})
+        defaults({"max_new_tokens": 19}, {"min_tokens": 20})
 
 
 def test_min_tokens_above_the_usual_limit_leaves_the_context_as_the_limit() -> None:
     rows = combine_sampling_defaults({}, {"min_tokens": 17}).rows()
     assert rows["max_tokens"] == (None, "default: min_tokens is above 16, so the context is the limit")
-    assert default_sampling_params({}, {"min_tokens": 16}).max_tokens == 16
-    assert default_sampling_params({"max_new_tokens": 40}, {"min_tokens": 17}).max_tokens == 40
+    assert defaults({}, {"min_tokens": 16}).max_tokens == 16
+    assert defaults({"max_new_tokens": 40}, {"min_tokens": 17}).max_tokens == 40
 
 
 def test_the_option_chooses_the_checkpoints_file_another_or_none(tmp_path: Path) -> None:

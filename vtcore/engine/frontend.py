@@ -78,7 +78,7 @@ def check_frontend(
         only_configs: The checkpoint's own tokenizer.json may be missing; files that options name never may.
 
     Raises:
-        CheckpointError: There is no tokenizer.json though text is wanted, the sampling defaults of the
+        CheckpointError: There is no tokenizer.json though text is wanted, or the sampling defaults of the
             checkpoint are illegal.
         ConfigError: The directory of the option `tokenizer` has none, the options about sampling defaults are
             illegal, the file of the option `chat_template` is no readable template, or the option

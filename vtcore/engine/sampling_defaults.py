@@ -59,21 +59,6 @@ class SamplingDefaults:
         return {name: (getattr(params, name), origin) for name, origin in self.origins.items()}
 
 
-def default_sampling_params(
-    generation_config: Mapping[str, Any], override: Mapping[str, Any] | None = None
-) -> SamplingParams:
-    """Parameters of a request that brings none.
-
-    Args:
-        generation_config: generation_config.json as parsed; {} when there is none.
-        override: The option `override_generation_config`; its values win.
-
-    Raises:
-        CheckpointError, ConfigError: As `combine_sampling_defaults`.
-    """
-    return combine_sampling_defaults(generation_config, override).params()
-
-
 def load_sampling_defaults(
     option: str | None,
     override: Mapping[str, Any] | None,

@@ -129,11 +129,6 @@ class Tokenizer:
         """Id of a token given in the vocabulary's own spelling, None when there is none."""
         return self.backend.token_to_id(token)
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether `apply_chat_template` can be used."""
-        return bool(self._templates)
-
     def chat_template(self, name: str | None = None, has_tools: bool = False) -> ChatTemplate:
         """One of the model's templates.
 
