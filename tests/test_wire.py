@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from vtcore.interfaces import batch
 from vtcore.interfaces.batch import (
+    Checkpoint,
     CopyOp,
     EngineRequest,
+    Fork,
     PrefillRow,
     RequestUpdate,
     RowInit,
@@ -77,6 +79,8 @@ INIT = made(
     limit=SMALL,
 )
 COPY = made(CopyOp, pool=SMALL, src=SMALL, dst=SMALL)
+CHECKPOINT = made(Checkpoint, pool=SMALL, row=SMALL, position=SMALL, dst=SMALL)
+FORK = made(Fork, parent=SMALL, child=SMALL)
 PREFILL = made(
     PrefillRow,
     row=SMALL,
@@ -113,10 +117,15 @@ STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
         priority=INTS,
         tenant=TEXTS,
         needs_mask=st.booleans(),
+        policy_args=TEXTS,
+        cache_salt=TEXTS,
+        fork_of=TEXTS,
     ),
     TableDelta: DELTA,
     RowInit: INIT,
     CopyOp: COPY,
+    Checkpoint: CHECKPOINT,
+    Fork: FORK,
     PrefillRow: PREFILL,
     ScheduledBatch: made(
         ScheduledBatch,
@@ -129,9 +138,12 @@ STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
         before=few(COPY),
         uniform=IDS,
         prefill=few(PREFILL),
+        forks=few(FORK),
+        after=few(COPY),
+        checkpoints=few(CHECKPOINT),
     ),
     RowResult: RESULT,
-    StepResult: made(StepResult, step=SMALL, rows=few(RESULT)),
+    StepResult: made(StepResult, step=SMALL, rows=few(RESULT), checkpoints=few(st.booleans())),
     RowMasks: made(RowMasks, row=SMALL, masks=few(MASK)),
     RequestUpdate: made(
         RequestUpdate,

@@ -24,7 +24,9 @@ from vtcore.errors import ConfigError, RequestError
 from vtcore.lifetime import LifetimeEvent
 from vtcore.loader import Internals, load_core
 from vtcore.outputs import RequestOutput
+from vtcore.registry import PluginRegistry
 from vtcore.request import Prompt, RenderedPrompt, SamplingParams
+from vtcore.request_handling import spread_handling
 from vtcore.tokenization.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ def load_engine(
     given: GivenOptions,
     internals: Internals | None = None,
     on_event: Callable[[LifetimeEvent], None] | None = None,
+    registry: PluginRegistry | None = None,
 ) -> Engine:
     """Load a core and put the front end on it; arguments and errors as `load_core`."""
     for note in given.notes:
@@ -44,6 +47,7 @@ def load_engine(
     core = load_core(
         given.options,
         sources=given.sources,
+        registry=registry,
         environment=given.environment,
         internals=internals,
         on_config=lambda config, checkpoint: parts.append(load_text_parts(config, checkpoint)),
@@ -90,6 +94,10 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: int | Sequence[int] | None = None,
+        tenant: str | Sequence[str | None] | None = None,
+        policy_args: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        cache_salt: str | Sequence[str | None] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Generate for one prompt or several; all are checked before the first one starts.
@@ -98,13 +106,22 @@ class LLM:
             prompts: Each a string, {"prompt": text} or {"prompt_token_ids": ids}.
             sampling_params: One for all, or one per prompt, taken as they are; None is
                 `get_default_sampling_params()`.
+            priority: One for all, or one per prompt; -2**31 to 2**31 - 1, smaller goes first under a policy
+                that looks at it, as `priority` does. `fcfs`, the default, does not. None is 0.
+            tenant: Whose requests these are, one for all or one per prompt, at most 256 characters; for
+                policies that share between tenants.
+            policy_args: What else the scheduler policy takes, by name: one mapping for all, or one per
+                prompt.
+            cache_salt: One for all, or one per prompt, 1 to 256 characters. Prefixes are shared only between
+                prompts of equal salt; None shares with all that have none.
             use_tqdm: Show progress on stderr.
 
         Returns:
-            One finished output per prompt, in order.
+            One finished output per prompt, in order. None of priority, tenant, policy_args and cache_salt
+            changes it.
 
         Raises:
-            RequestError: A prompt or a parameter cannot be served; nothing was started.
+            RequestError: A prompt, a parameter or another argument cannot be served; nothing was started.
             EngineClosedError: `close` was called.
         """
         # Bytes are a sequence of numbers to Python, none of which is a prompt.
@@ -125,9 +142,12 @@ class LLM:
             raise RequestError(
                 f"{len(several)} prompts came with {len(params)} sampling_params; give one, or one for each"
             )
+        handling = spread_handling(
+            len(several), priority=priority, tenant=tenant, policy_args=policy_args, cache_salt=cache_salt
+        )
         with tqdm(total=len(several), disable=not use_tqdm, desc="generate", unit="prompt") as progress:
             return self.engine.generate(
-                list(zip(several, params, strict=True)), lambda output: progress.update(1)
+                list(zip(several, params, strict=True)), lambda output: progress.update(1), handling
             )
 
     def chat(
@@ -141,6 +161,10 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: int | Sequence[int] | None = None,
+        tenant: str | Sequence[str | None] | None = None,
+        policy_args: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+        cache_salt: str | Sequence[str | None] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Generate the next message of one conversation or several.
@@ -159,6 +183,7 @@ class LLM:
             continue_final_message: The prompt ends right after the last message, an assistant's, which the
                 output continues; needs add_generation_prompt=False.
             chat_template_kwargs: Variables for the template: {"enable_thinking": False}.
+            priority, tenant, policy_args, cache_salt: As for `generate`, one for all or one per conversation.
             use_tqdm: Show progress on stderr.
 
         Returns:
@@ -184,13 +209,32 @@ class LLM:
         if sampling_params is None:
             defaults = self.engine.sampling_defaults
             sampling_params = defaults.params(max_tokens=defaults.given.get("max_tokens"))
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(
+            prompts,
+            sampling_params,
+            priority=priority,
+            tenant=tenant,
+            policy_args=policy_args,
+            cache_salt=cache_salt,
+            use_tqdm=use_tqdm,
+        )
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Parameters of a prompt that brings none: those of the options `generation_config` and
         `override_generation_config`, and `SamplingParams()` for all else.
         """
         return self.engine.sampling_defaults.params()
+
+    def reset_prefix_cache(self) -> None:
+        """Let no later request start from anything that was computed before this call.
+
+        Requests that run meanwhile go on unharmed; a second call changes nothing. Use it where prompts or
+        weights are compared, or where a tenant's prompts are to be forgotten.
+
+        Raises:
+            EngineClosedError: `close` was called.
+        """
+        self.engine.reset_prefix_cache()
 
     def get_metrics(self) -> tuple[Metric, ...]:
         """What the engine has done and holds, as it stands now; docs/metrics.md lists the names.

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, frozen
 
+from vtcore.checked_arch import CheckedArch, naming_arch
 from vtcore.checkpoint.format import CheckpointFormat, InMemoryFormat
 from vtcore.checkpoint.parameters import LoadedParameters, estimate_parameter_bytes, load_parameters
 from vtcore.checkpoint.source import CheckpointDir, naming_config
 from vtcore.config.engine_config import EngineConfig, Origin
 from vtcore.config.env import Environment, read_environment
 from vtcore.config.options import UserOptions
+from vtcore.engine.build import build_core
 from vtcore.engine.core import EngineCore
 from vtcore.errors import ConfigError
+from vtcore.execution.checked_model import CheckedModel
 from vtcore.execution.executor import Executor, InlineExecutor
 from vtcore.execution.model_runner import ModelRunner
 from vtcore.interfaces.model_arch import BuildContext, Model, ModelArch
@@ -27,15 +30,14 @@ from vtcore.interfaces.scheduler_policy import SchedulerPolicy
 from vtcore.interfaces.step import LayerCache
 from vtcore.kv_cache.allocator import allocate_caches
 from vtcore.kv_cache.available_memory import available_host_bytes
-from vtcore.kv_cache.block_hash import root_hash
 from vtcore.kv_cache.planner import MemoryPlan, plan_memory
-from vtcore.kv_cache.request_memory import RequestMemory
 from vtcore.layers.dtypes import DTYPES, acc_dtype
 from vtcore.layers.linear import SingleRank, build_grouped_linear, build_linear
 from vtcore.lifetime import Lifetime, LifetimeEvent
 from vtcore.ops.dispatch import resolve_ops
 from vtcore.planning import (
     PlannedCore,
+    check_prefix_caching,
     collect_cache_specs,
     find_checkpoint,
     make_policy,
@@ -45,8 +47,6 @@ from vtcore.planning import (
 )
 from vtcore.plugins import registry_for
 from vtcore.registry import PluginRegistry
-from vtcore.scheduling.policy_guard import PolicyGuard
-from vtcore.scheduling.scheduler import Scheduler, SchedulerLimits
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ class Internals:
         choose_k: Sampled rows -> drafts to propose, one of `captured_k`.
         make_executor: Wraps the runner.
         step_budget: Replaces max_num_batched_tokens, below its floor too.
-        policy_time_limit_s: See `PolicyGuard`; None is no limit.
+        is_policy_timed: Whether the policy's time limit holds.
         check: Called after every step of the core.
     """
 
@@ -74,8 +74,7 @@ class Internals:
     choose_k: Callable[[int], int] | None = None
     make_executor: Callable[[ModelRunner], Executor] = InlineExecutor
     step_budget: int | None = None
-    policy_time_limit_s: float | None = 0.005
-    starvation_s: float = 30.0
+    is_policy_timed: bool = True
     clock: Callable[[], float] = time.monotonic
     check: Callable[[EngineCore], None] | None = None
 
@@ -91,6 +90,7 @@ class LoadedCore:
 
     Args:
         checkpoint: None for tensors in memory.
+        policy: The scheduler's; its guard calls it, the front end only asks what its requests may bring.
         caches: Layer name -> its tensors, in the plan's pools.
     """
 
@@ -99,6 +99,7 @@ class LoadedCore:
     hf_config: Mapping[str, Any]
     arch: ModelArch
     config: EngineConfig
+    policy: SchedulerPolicy
     plan: MemoryPlan
     parameters: LoadedParameters
     caches: Mapping[str, LayerCache]
@@ -207,14 +208,22 @@ def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: b
         directory = None if checkpoint is None else checkpoint.directory
 
     with lifetime.step(3, "arch"), naming_config(directory):
-        registered, arch = registry.build_arch(hf_config)
+        registered, own_arch = registry.build_arch(hf_config)
+        arch = CheckedArch(own_arch, str(registered))
 
     with lifetime.step(4, "options"):
         with naming_config(directory):
             config = resolve_for_arch(
-                given.options, given.sources, environment, registered.entry.name, arch, hf_config
+                given.options,
+                given.sources,
+                environment,
+                registered.entry.name,
+                arch,
+                hf_config,
+                registry,
+                internals,
             )
-        policy = make_policy(registry, config.scheduler.scheduling_policy)
+        policy = make_policy(registry, config.scheduler.scheduling_policy, config.scheduler.policy_config)
         if given.on_config is not None:
             given.on_config(config, checkpoint)
 
@@ -222,14 +231,16 @@ def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: b
         specs = collect_cache_specs(registry, arch, config, internals)
 
     with lifetime.step(7, "estimate", close=lambda: stored.close()):
-        if checkpoint is None:
-            stored: CheckpointFormat = InMemoryFormat(given.tensors or {})
-        else:
-            stored = open_weights(checkpoint, arch, config, only_plan)
-        dtype = DTYPES[config.model.dtype]
-        weight_bytes = estimate_parameter_bytes(arch, stored.names().keys(), dtype)
-        limits = plan_limits(config, internals, weight_bytes, available_host_bytes())
+        with naming_arch(str(registered)):
+            if checkpoint is None:
+                stored: CheckpointFormat = InMemoryFormat(given.tensors or {})
+            else:
+                stored = open_weights(checkpoint, arch, config, only_plan)
+            dtype = DTYPES[config.model.dtype]
+            weight_bytes = estimate_parameter_bytes(arch, stored.names().keys(), dtype)
+        limits = plan_limits(config, internals, weight_bytes, available_host_bytes(), registry)
         plan = plan_memory(specs, evolve(limits, available_bytes=None) if only_plan else limits)
+        check_prefix_caching(config, plan)
         config = config.fitted(plan.max_model_len)
 
     return PlannedCore(
@@ -249,22 +260,33 @@ def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: b
 
 def _build(lifetime: Lifetime, planned: PlannedCore, internals: Internals) -> LoadedCore:
     arch, config, plan = planned.arch, planned.config, planned.plan
+    owner = str(planned.registered)
 
-    with lifetime.step(8, "weights"):
+    with lifetime.step(8, "weights"), naming_arch(owner):
         dtype = DTYPES[config.model.dtype]
         parameters = load_parameters(arch, planned.stored, dtype, config.model.device)
         planned.stored.close()
 
     with lifetime.step(11, "caches"):
         # Weights are in memory now, so only the caches still have to fit.
-        plan_memory(planned.specs, plan_limits(config, internals, 0, available_host_bytes()))
+        limits = plan_limits(config, internals, 0, available_host_bytes(), planned.registry)
+        plan_memory(planned.specs, limits)
         caches = allocate_caches(plan, internals.k_max, config.model.device)
 
-    with lifetime.step(13, "model"):
+    with lifetime.step(13, "model"), naming_arch(owner):
         model = _build_model(arch, parameters, config, plan, internals)
-        model.bind(caches)
-        runner = ModelRunner(
+        checked = CheckedModel(
             model,
+            owner,
+            hidden_size=arch.dims.hidden_size,
+            vocab_size=arch.dims.vocab_size,
+            num_aux=0 if internals.drafter is None else len(internals.drafter.aux_layers),
+            dtype=dtype,
+            device=config.model.device,
+        )
+        checked.bind(caches)
+        runner = ModelRunner(
+            checked,
             plan,
             caches,
             vocab_size=arch.dims.vocab_size,
@@ -282,6 +304,7 @@ def _build(lifetime: Lifetime, planned: PlannedCore, internals: Internals) -> Lo
         planned.hf_config,
         arch,
         config,
+        planned.policy,
         plan,
         parameters,
         caches,
@@ -331,26 +354,21 @@ def _build_core(
     internals: Internals,
 ) -> EngineCore:
     drafter = internals.drafter
-    memory = RequestMemory(
+    return build_core(
+        config,
         plan,
-        config.cache.enable_prefix_caching,
-        root_hash(config.cache.prefix_caching_hash_seed),
-        0 if drafter is None else drafter.lookahead,
-    )
-    guard = PolicyGuard(
-        policy, internals.clock, memory, internals.policy_time_limit_s, internals.starvation_s
-    )
-    limits = SchedulerLimits(
-        max_num_seqs=config.scheduler.max_num_seqs,
-        max_num_batched_tokens=internals.step_budget or config.scheduler.max_num_batched_tokens,
-        max_model_len=plan.max_model_len,
+        policy,
+        executor,
+        depth=internals.depth,
+        step_budget=internals.step_budget,
         captured_k=internals.captured_k,
+        choose_k=internals.choose_k,
+        lookahead=0 if drafter is None else drafter.lookahead,
         history_always=drafter is not None and drafter.needs_history,
+        is_policy_timed=internals.is_policy_timed,
+        clock=internals.clock,
+        check=internals.check,
     )
-    k_max = internals.k_max
-    choose_k = internals.choose_k or (lambda num_rows: k_max)
-    scheduler = Scheduler(limits, memory, guard, internals.clock, choose_k)
-    return EngineCore(scheduler, executor, internals.depth, internals.check)
 
 
 def _quiesce(core: EngineCore) -> None:

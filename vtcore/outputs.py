@@ -67,7 +67,8 @@ class RequestOutput:
             asked for.
         outputs: Samples in order of index.
         finished: Whether all samples are.
-        num_cached_tokens: Prompt tokens that a prefix hit spared.
+        num_cached_tokens: Prompt tokens that a prefix hit spared the first sample when it first started; what
+            the other samples take over from it, and hits after a preemption, are not in it.
     """
 
     request_id: str

@@ -11,25 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from vtcore.checkpoint.dummy import DummyFormat
-from vtcore.checkpoint.format import CheckpointFormat
 from vtcore.checkpoint.locate import locate_checkpoint
-from vtcore.checkpoint.safetensors import SafetensorsFormat
 from vtcore.checkpoint.source import CheckpointDir, open_checkpoint
 from vtcore.config.engine_config import EngineConfig, Origin
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
+from vtcore.config.plugin_settings import check_settings_class, read_settings
 from vtcore.config.resolve import ArchFacts, resolve_config
-from vtcore.errors import ConfigError, PluginError, PluginLoadError
+from vtcore.config.shown import shown
+from vtcore.errors import ConfigError, PluginError, PluginLoadError, VtcoreError
 from vtcore.host.gpu import probe_gpus
-from vtcore.interfaces.kv_cache_spec import KVCacheSpec, Slot
+from vtcore.interfaces.kv_cache_spec import KVCacheSpec, Slot, Whole
 from vtcore.interfaces.model_arch import CacheContext, ModelArch
 from vtcore.interfaces.registry_entries import ArchEntry
 from vtcore.interfaces.scheduler_policy import SchedulerPolicy
 from vtcore.kv_cache.planner import MemoryPlan, PlanLimits
+from vtcore.kv_cache.spec_answers import SpecAnswers
 from vtcore.registry import PluginRegistry, Registered
+from vtcore.scheduling.policy_version import newer_members
 
 if TYPE_CHECKING:
+    from vtcore.checkpoint.format import CheckpointFormat
     from vtcore.loader import Internals
 
 _log = logging.getLogger(__name__)
@@ -89,6 +91,10 @@ def open_weights(
     checkpoint: CheckpointDir, arch: ModelArch, config: EngineConfig, only_configs: bool
 ) -> CheckpointFormat:
     """The format that weights are read from; without weights, the one that knows their shapes."""
+    # Here, so that policies and options can be planned where torch is not.
+    from vtcore.checkpoint.dummy import DummyFormat
+    from vtcore.checkpoint.safetensors import SafetensorsFormat
+
     if only_configs or config.model.load_format == "dummy":
         return DummyFormat(arch, config.model.seed)
     return SafetensorsFormat(checkpoint.directory)
@@ -101,10 +107,20 @@ def resolve_for_arch(
     name: str,
     arch: ModelArch,
     hf_config: Mapping[str, Any],
+    registry: PluginRegistry,
+    internals: Internals,
 ) -> EngineConfig:
-    """Decide every setting for one arch; raises as `resolve_config`."""
+    """Decide every setting for one arch.
+
+    Raises:
+        PluginError: A cache spec of the arch has no owner, or no lifetime.
+        VtcoreError: As `resolve_config`.
+    """
     # Lifetimes do not depend on the block size or dtype, which are not known yet.
-    probe = arch.cache_specs(CacheContext(block_size=1, dtype="float32"))
+    ctx = CacheContext(block_size=1, dtype="float32")
+    probe = arch.cache_specs(ctx)
+    lifetimes = [type(SpecAnswers(spec, _owner_of(registry, spec)).lifetime) for spec in probe]
+    drafters = () if internals.drafter is None else internals.drafter.cache_specs(ctx)
     inner = hf_config.get("text_config")
     text_config = inner if isinstance(inner, Mapping) else hf_config
     places = ((config, key) for config in (text_config, hf_config) for key in ("dtype", "torch_dtype"))
@@ -113,7 +129,8 @@ def resolve_for_arch(
         name=name,
         vocab_size=arch.dims.vocab_size,
         max_position_embeddings=arch.dims.max_position_embeddings,
-        is_recurrent=any(isinstance(spec.lifetime, Slot) for spec in probe),
+        is_recurrent=Slot in lifetimes,
+        is_bounded=Whole not in {*lifetimes, *(type(spec.lifetime) for spec in drafters)},
         default_token_budget=arch.default_token_budget,
         checkpoint_dtype=stored_dtype,
     )
@@ -126,25 +143,45 @@ def resolve_for_arch(
     return config
 
 
-def make_policy(registry: PluginRegistry, name: str) -> SchedulerPolicy:
+def make_policy(registry: PluginRegistry, name: str, policy_config: Mapping[str, Any]) -> SchedulerPolicy:
     """Import and make the scheduler policy.
 
+    Args:
+        policy_config: The policy's own settings, as the user wrote them.
+
     Raises:
-        PluginError: It cannot be imported, or making it fails.
-        ConfigError: No plugin offers it.
+        PluginError: It cannot be imported, or making it fails, or what it declares breaks its contract, or is
+            newer than the version that its plugin declares.
+        ConfigError: No plugin offers it, or it refuses its settings; all that is wrong with them at once.
     """
     registered = registry.policy(name)
+    policy_class: type[SchedulerPolicy] = registry.load(registered)
+    owner = f"scheduler policy {registered}, plugin {registered.plugin!r}"
+    for info in registry.plugins:
+        if (info.distribution, info.plugin) == (registered.distribution, registered.plugin):
+            if wrong := newer_members(policy_class, info.api["scheduler_policies"]):
+                raise PluginLoadError(f"{owner}, {wrong}")
+    for attribute in ("options_class", "args_class"):
+        if getattr(policy_class, attribute) is not None:
+            check_settings_class(getattr(policy_class, attribute), f"{owner}: {attribute}")
+    options_class = policy_class.options_class
+    if options_class is None and policy_config:
+        raise ConfigError(
+            f"$.policy_config: scheduler policy {registered} has no settings of its own, "
+            f"{shown(dict(policy_config))} is given; leave it out, or choose another scheduling_policy"
+        )
+    options = options_class and read_settings(policy_config, options_class, "$.policy_config")
     try:
-        policy: SchedulerPolicy = registry.load(registered)()
+        # Without options it is made as in version 0.1: such a policy's own __init__ takes nothing.
+        policy = policy_class() if options_class is None else policy_class(options)
         if type(policy.window) is not int or type(policy.static) is not bool:
             raise TypeError(f"window is {policy.window!r} and static {policy.static!r}, not int and bool")
-    except PluginError:
+        if type(policy.needs_prefix_caching) is not bool:
+            raise TypeError(f"needs_prefix_caching is {policy.needs_prefix_caching!r}, not a bool")
+    except VtcoreError:
         raise
     except (Exception, SystemExit) as error:
-        raise PluginLoadError(
-            f"scheduler policy {registered}, plugin {registered.plugin!r}, cannot be made: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        raise PluginLoadError(f"{owner}, cannot be made: {type(error).__name__}: {error}") from error
     return policy
 
 
@@ -154,7 +191,7 @@ def collect_cache_specs(
     """Cache groups of the arch and the drafter, each checked against the owner of its kind.
 
     Raises:
-        PluginError: A spec's class is not the one registered for its kind.
+        PluginError: A spec's class is not the one registered for its kind, or it answers wrong data.
         ConfigError: Speculation is on and a spec declares no rollback.
     """
     ctx = CacheContext(block_size=config.cache.block_size, dtype=config.model.dtype)
@@ -162,21 +199,55 @@ def collect_cache_specs(
     if internals.drafter is not None:
         specs += tuple(internals.drafter.cache_specs(ctx))
     for spec in specs:
-        owner = registry.kv_cache_spec(spec.kind)
-        if registry.load(owner) is not type(spec):
-            raise PluginError(
-                f"{type(spec).__qualname__} calls itself kind {spec.kind!r}, which {owner} owns"
-            )
-        if internals.k_max and not spec.rollback:
+        owner = _owner_of(registry, spec)
+        if internals.k_max and not SpecAnswers(spec, owner).rollback:
             raise ConfigError(
-                f"speculation is not served with KV-cache spec {spec.kind!r} of arch {config.model.arch!r}: "
+                f"speculation is not served with KV-cache spec {owner} of arch {config.model.arch!r}: "
                 f"it declares no rollback; switch the drafter off"
             )
     return specs
 
 
+def _owner_of(registry: PluginRegistry, spec: KVCacheSpec) -> str:
+    """A spec's kind and distribution.
+
+    Raises:
+        PluginError: Nobody registered the kind, or registered another class for it.
+    """
+    if not isinstance(kind := getattr(spec, "kind", None), str):
+        raise PluginError(f"KV-cache spec {type(spec).__qualname__} has kind {kind!r}, not a text")
+    owner = registry.kv_cache_spec(kind)
+    if registry.load(owner) is not type(spec):
+        raise PluginError(f"{type(spec).__qualname__} calls itself kind {spec.kind!r}, which {owner} owns")
+    return str(owner)
+
+
+def check_prefix_caching(config: EngineConfig, plan: MemoryPlan) -> None:
+    """Whether a prefix can ever be found, where the user asked for that.
+
+    Args:
+        config: By default caching is on where it may be, which asks for nothing.
+
+    Raises:
+        ConfigError: Not even the longest prompt is longer than one interval of the grid.
+    """
+    origin = config.origins["cache.enable_prefix_caching"]
+    longest = plan.max_model_len - 1
+    if not config.cache.enable_prefix_caching or origin.source == "arch" or plan.grid < longest:
+        return
+    raise ConfigError(
+        f"$.enable_prefix_caching: true could never hit: prefixes are kept every {plan.grid} tokens "
+        f"(block_size {plan.block_size}), and a prompt has at most {longest} (max_model_len "
+        f"{plan.max_model_len}); lower block_size, raise max_model_len, or go without enable_prefix_caching"
+    )
+
+
 def plan_limits(
-    config: EngineConfig, internals: Internals, weight_bytes: int, available_bytes: int | None
+    config: EngineConfig,
+    internals: Internals,
+    weight_bytes: int,
+    available_bytes: int | None,
+    registry: PluginRegistry,
 ) -> PlanLimits:
     """What sizes the pools."""
     budget = internals.step_budget or config.scheduler.max_num_batched_tokens
@@ -190,6 +261,8 @@ def plan_limits(
         max_query=budget * internals.depth,
         lookahead=0 if internals.drafter is None else internals.drafter.lookahead,
         k_max=internals.k_max,
+        num_checkpoints=config.cache.num_state_checkpoints,
         available_bytes=available_bytes,
         weight_bytes=weight_bytes,
+        spec_owners={kind: str(owner) for kind, owner in registry.kv_cache_specs.items()},
     )

@@ -66,6 +66,25 @@ def test_nothing_asked_is_none_everywhere() -> None:
         ({"max_model_len": True}, "$.max_model_len: True is not an integer or a word"),
         ({"max_model_len": 0}, "$.max_model_len: 0 is below 2; raise it, or leave it out for the default"),
         (
+            {"policy_time_limit_ms": 0},
+            "$.policy_time_limit_ms: 0.0 is below 0.001; raise it, or leave it out for the default",
+        ),
+        (
+            {"starvation_s": -1.5},
+            "$.starvation_s: -1.5 is below 0.001; raise it, or leave it out for the default",
+        ),
+        ({"starvation_s": float("inf")}, "$.starvation_s: inf is not a finite number"),
+        ({"policy_config": "{}"}, "$.policy_config: '{}' is not a mapping"),
+        ({"policy_config": {"a": {1}}}, "$.policy_config.a: {1} is not a value that JSON has"),
+        (
+            {"num_state_checkpoints": -1},
+            "$.num_state_checkpoints: -1 is below 0; raise it, or leave it out for the default",
+        ),
+        (
+            {"state_checkpoint_interval": 0},
+            "$.state_checkpoint_interval: 0 is below 1; raise it, or leave it out for the default",
+        ),
+        (
             {"kv_cache_memory_bytes": 0},
             "$.kv_cache_memory_bytes: 0 is below 1; raise it, or leave it out for the default",
         ),
@@ -203,8 +222,9 @@ def test_a_nested_problem_has_its_whole_path() -> None:
 
 texts = st.text(min_size=1, max_size=8)
 counts = st.integers(min_value=1, max_value=2**40)
+integers = st.integers(-(2**64) + 1, 2**64 - 1)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    st.none() | st.booleans() | integers | st.floats(allow_nan=False, allow_infinity=False) | texts,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
     max_leaves=5,
 )
@@ -232,10 +252,15 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "kv_cache_memory_bytes": counts,
     "gpu_memory_utilization": st.floats(0.01, 1.0) | st.just(1),
     "prefix_caching_hash_seed": texts,
+    "num_state_checkpoints": st.integers(0, 2**40),
+    "state_checkpoint_interval": counts,
     "max_num_seqs": counts,
     "max_num_batched_tokens": counts,
     "enable_prefix_caching": st.booleans(),
     "scheduling_policy": texts,
+    "policy_config": json_mappings,
+    "policy_time_limit_ms": st.floats(0.001, 10**6) | st.just(1),
+    "starvation_s": st.floats(0.001, 10**6) | st.just(1),
     "seed": st.integers(min_value=0, max_value=2**63 - 1),
     "plugin_files": st.lists(texts, max_size=3),
     "plugin_owners": st.dictionaries(texts, texts, max_size=3),

@@ -52,10 +52,17 @@ KEPT: dict[str, Any] = {
     "max_num_seqs": 4,
     "max_num_batched_tokens": 77,
     "scheduling_policy": "any_name",
+    "policy_config": {"weights": {"a": 2}},
+    "policy_time_limit_ms": 7.5,
+    "starvation_s": 0.5,
+    "num_state_checkpoints": 3,
+    "state_checkpoint_interval": 640,
     "plugin_files": ("a.py",),
     "plugin_owners": {"arch:a": "b"},
 }
 NEVER_KEPT = {"gpu_memory_utilization"}
+# These options are for recurrent state with prefix caching.
+OF_STATES = ("num_state_checkpoints", "state_checkpoint_interval")
 
 
 def resolve(
@@ -66,6 +73,13 @@ def resolve(
     **options: Any,
 ) -> EngineConfig:
     return resolve_config(UserOptions(**options), facts, env or Environment(), sources=sources or {}, gpu=gpu)
+
+
+def kept(name: str, **more: Any) -> EngineConfig:
+    """A config with the one option, where it is served."""
+    if name in OF_STATES:
+        return resolve(RECURRENT, enable_prefix_caching=True, **{name: KEPT[name]}, **more)
+    return resolve(**{name: KEPT[name]}, **more)
 
 
 def problems_of(facts: ArchFacts = PLAIN, **options: Any) -> tuple[str, ...]:
@@ -100,9 +114,14 @@ def test_defaults() -> None:
         "cache.gpu_memory_utilization": None,
         "cache.enable_prefix_caching": True,
         "cache.prefix_caching_hash_seed": None,
+        "cache.num_state_checkpoints": 0,
+        "cache.state_checkpoint_interval": 2048,
         "scheduler.max_num_seqs": 8,
         "scheduler.max_num_batched_tokens": 2048,
         "scheduler.scheduling_policy": "fcfs",
+        "scheduler.policy_config": {},
+        "scheduler.policy_time_limit_ms": 5.0,
+        "scheduler.starvation_s": 30.0,
         "scheduler.async_scheduling": False,
         "scheduler.enable_jump_forward": False,
         "plugin_files": (),
@@ -132,7 +151,7 @@ def test_the_cases_below_cover_every_option() -> None:
 def test_a_users_value_is_kept_with_its_source(name: str) -> None:
     source = Origin("config file", "a.toml")
     for sources, origin in (({}, Origin("user")), ({name: source}, source)):
-        config = resolve(sources=sources, **{name: KEPT[name]})
+        config = kept(name, sources=sources)
         [path] = [path for path in config.values() if path.rpartition(".")[2] == name]
         assert config.values()[path] == KEPT[name]
         assert config.origins[path] == origin
@@ -140,9 +159,9 @@ def test_a_users_value_is_kept_with_its_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", KEPT)
 def test_another_value_has_another_digest(name: str) -> None:
-    default = resolve()
+    default = resolve(RECURRENT, enable_prefix_caching=True) if name in OF_STATES else resolve()
     [path] = [path for path in default.values() if path.rpartition(".")[2] == name]
-    config = resolve(**{name: KEPT[name]})
+    config = kept(name)
     assert (config.digest() != default.digest()) is (config.values() != default.values())
     if KEPT[name] != default.values()[path]:
         assert config.digest() != default.digest()
@@ -253,7 +272,6 @@ def test_wrong_options_are_reported_before_an_unusable_gpu() -> None:
 @pytest.mark.parametrize(
     ("options", "env", "start"),
     [
-        ({"enable_prefix_caching": True}, {}, "$.enable_prefix_caching: true is not served for arch"),
         ({"async_scheduling": True}, {}, "$.async_scheduling: true is not served by this version"),
         ({"enable_jump_forward": True}, {}, "$.enable_jump_forward: true is not served by this version"),
         ({"enforce_eager": False}, {}, "$.enforce_eager: false is not served on device 'cpu'"),
@@ -292,7 +310,7 @@ def test_all_problems_are_reported_at_once_as_a_wrong_config() -> None:
         resolve(
             RECURRENT,
             Environment(async_sched="1"),
-            enable_prefix_caching=True,
+            num_state_checkpoints=3,
             max_model_len=5000,
             num_blocks=3,
             kv_cache_memory_bytes=10**6,
@@ -301,7 +319,7 @@ def test_all_problems_are_reported_at_once_as_a_wrong_config() -> None:
     assert [problem.split(":")[0] for problem in caught.value.problems] == [
         "$.max_model_len",
         "$.num_blocks",
-        "$.enable_prefix_caching",
+        "$.num_state_checkpoints",
         "VT_ASYNC_SCHED",
     ]
 
@@ -360,3 +378,27 @@ def test_a_random_hash_seed_is_the_one_that_the_environment_drew() -> None:
     config = resolve(env=env, prefix_caching_hash_seed="random")
     assert config.cache.prefix_caching_hash_seed == env.random_hash_seed
     assert resolve(prefix_caching_hash_seed="random").digest() != config.digest()
+
+
+@pytest.mark.parametrize(("seqs", "checkpoints"), [(None, 32), (1, 4), (100, 400)])
+def test_state_checkpoints_grow_with_the_requests_that_run(seqs: int | None, checkpoints: int) -> None:
+    cache = resolve(RECURRENT, enable_prefix_caching=True, max_num_seqs=seqs).cache
+    assert (cache.num_state_checkpoints, cache.state_checkpoint_interval) == (checkpoints, 2048)
+    assert resolve(RECURRENT, max_num_seqs=seqs).cache.num_state_checkpoints == 0
+
+
+def test_a_setting_of_states_without_effect_says_where_it_stands() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(
+            RECURRENT,
+            num_state_checkpoints=4,
+            state_checkpoint_interval=512,
+            sources={"num_state_checkpoints": Origin("environment", "VTCORE_NUM_STATE_CHECKPOINTS")},
+        )
+    rest = (
+        "would have no effect, for prefix caching is off; leave it out, or start with enable_prefix_caching"
+    )
+    assert caught.value.problems == (
+        f"$.num_state_checkpoints: 4 (from environment: VTCORE_NUM_STATE_CHECKPOINTS) {rest}",
+        f"$.state_checkpoint_interval: 512 {rest}",
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vtcore.config.decision import Given
+from vtcore.config.decision import Decision, Given
 from vtcore.config.engine_config import Origin
 from vtcore.config.env import Environment
 from vtcore.config.rules import (
@@ -19,6 +19,7 @@ from vtcore.config.rules import (
     resolve_jump_forward,
     resolve_max_model_len,
     resolve_prefix_caching,
+    resolve_state_checkpoints,
 )
 
 
@@ -27,26 +28,82 @@ def said(value: Any) -> Given[Any]:
 
 
 @pytest.mark.parametrize(
-    ("option", "is_recurrent", "value", "origin", "refused"),
+    ("option", "is_recurrent", "value", "origin"),
     [
-        (None, False, True, "arch: x is a plain decoder", False),
-        (None, True, False, "arch: x is recurrent", False),
-        (True, False, True, "keyword", False),
-        (False, False, False, "keyword", False),
-        (False, True, False, "keyword", False),
-        (True, True, True, "keyword", True),
+        (None, False, True, "arch: x is a plain decoder"),
+        (None, True, False, "arch: x is recurrent"),
+        (True, False, True, "keyword"),
+        (False, False, False, "keyword"),
+        (False, True, False, "keyword"),
+        (True, True, True, "keyword"),
     ],
 )
-def test_prefix_caching(
-    option: bool | None, is_recurrent: bool, value: bool, origin: str, refused: bool
-) -> None:
+def test_prefix_caching(option: bool | None, is_recurrent: bool, value: bool, origin: str) -> None:
     """Source: vllm.cpp model_loader.h, ResolveEnablePrefixCaching."""
     found = resolve_prefix_caching(said(option), "x", is_recurrent)
-    assert (found.value, str(found.origin), len(found.not_served), found.problem) == (
-        value,
-        origin,
-        refused,
-        "",
+    assert (found.value, str(found.origin), found.not_served, found.problem) == (value, origin, (), "")
+
+
+PLAIN, OFF = "default: the arch has no recurrent state", "default: prefix caching is off"
+
+
+@pytest.mark.parametrize(
+    ("options", "is_recurrent", "caching", "values", "origins"),
+    [
+        ((None, None), True, True, (32, 2048), ("default", "default")),
+        ((5, 128), True, True, (5, 128), ("keyword", "keyword")),
+        ((None, None), True, False, (0, 2048), (OFF, "default: unused: prefix caching is off")),
+        ((0, None), True, False, (0, 2048), (OFF, "default: unused: prefix caching is off")),
+        ((0, None), False, True, (0, 2048), (PLAIN, "default: unused: the arch has no recurrent state")),
+        ((None, None), False, False, (0, 2048), (PLAIN, "default: unused: the arch has no recurrent state")),
+    ],
+)
+def test_state_checkpoints(
+    options: tuple[int | None, int | None],
+    is_recurrent: bool,
+    caching: bool,
+    values: tuple[int, int],
+    origins: tuple[str, str],
+) -> None:
+    found = checkpoints(options, is_recurrent, caching)
+    assert tuple(decision.value for decision in found) == values
+    assert tuple(str(decision.origin) for decision in found) == origins
+    assert not any(decision.problem for decision in found)
+
+
+@pytest.mark.parametrize("is_recurrent", [True, False])
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("option", [0, 1])
+def test_state_checkpoints_without_effect_are_refused_with_a_way_out(
+    is_recurrent: bool, caching: bool, option: int
+) -> None:
+    options = (9, None) if option == 0 else (None, 64)
+    name = ("num_state_checkpoints", "state_checkpoint_interval")[option]
+    problem = checkpoints(options, is_recurrent, caching)[option].problem
+    if is_recurrent and caching:
+        assert problem == ""
+        return
+    assert problem.startswith(f"$.{name}: {options[option]} would have no effect, for ")
+    assert ("start with enable_prefix_caching" in problem) is is_recurrent
+
+
+def test_prefix_caching_without_states_to_start_from_is_refused() -> None:
+    found, _ = checkpoints((0, None), True, True)
+    assert found.problem == (
+        "$.num_state_checkpoints: 0 leaves prefix caching without the recurrent states that a hit starts "
+        "from, so nothing could ever hit; raise it, or go without enable_prefix_caching"
+    )
+
+
+def checkpoints(
+    options: tuple[int | None, int | None], is_recurrent: bool, caching: bool
+) -> tuple[Decision[int], Decision[int]]:
+    return resolve_state_checkpoints(
+        said(options[0]),
+        said(options[1]),
+        is_recurrent=is_recurrent,
+        caching=Decision(value=caching, origin=Origin("keyword")),
+        defaults=(32, 2048),
     )
 
 
@@ -178,8 +235,21 @@ def test_hash_seed(option: str | None, environment: str | None, seed: str | None
         prefix_caching_hash_seed_from="VLLM_PREFIX_CACHING_HASH_SEED",
         random_hash_seed=DRAWN,
     )
-    found = resolve_hash_seed(said(option), env)
-    assert (found.value, str(found.origin)) == (seed, origin)
+    for is_on in (True, False):
+        found = resolve_hash_seed(said(option), env, Decision(value=is_on, origin=Origin("keyword")))
+        assert (found.value, str(found.origin)) == (seed, origin)
+        assert bool(found.problem) is (option is not None and not is_on)
+
+
+@pytest.mark.parametrize(("source", "is_refused"), [("config file", True), ("environment", False)])
+def test_a_hash_seed_without_caching_is_refused_but_for_a_variable(source: str, is_refused: bool) -> None:
+    seed = Given("s", Origin(source, "there"))
+    off = Decision(value=False, origin=Origin("keyword"))
+    expected = (
+        f"$.prefix_caching_hash_seed: 's' (from {source}: there) would have no effect, for prefix caching is "
+        f"off; leave it out, or start with enable_prefix_caching"
+    )
+    assert resolve_hash_seed(seed, Environment(), off).problem == (expected if is_refused else "")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +273,29 @@ def test_blocks_or_bytes(
     assert tuple(decision.value for decision in found) == resolved
     assert tuple(str(decision.origin) for decision in found) == origins
     assert [bool(decision.problem) for decision in found] == [refused, False]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "num_bytes", "resolved", "problem"),
+    [
+        (None, None, (0, None), ""),
+        # Bytes are the most that may be taken, whatever sizes the pools.
+        (None, 4096, (None, 4096), ""),
+        (4, None, (0, None), "$.num_blocks: 4 would have no effect, "),
+        (4, 4096, (0, None), "$.num_blocks: 4 would have no effect, "),
+    ],
+)
+def test_a_number_of_blocks_is_refused_where_max_num_seqs_sizes_every_pool(
+    blocks: int | None, num_bytes: int | None, resolved: tuple[int | None, int | None], problem: str
+) -> None:
+    found = resolve_cache_size(said(blocks), said(num_bytes), is_bounded=True)
+    assert tuple(decision.value for decision in found) == resolved
+    assert found[0].problem == problem + (
+        "for every cache of the arch is bounded (windows, slots); leave it out, or lower max_num_seqs"
+        if problem
+        else ""
+    )
+    assert not found[1].problem
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,13 @@ import pytest
 
 from vtcore import LLM, SamplingParams
 from vtcore.config.options import UserOptions
+from vtcore.engine.engine import Engine
 from vtcore.engine.frontend import build_frontend
 from vtcore.engine.metrics import Metric, collect_metrics
 from vtcore.errors import EngineClosedError
+from vtcore.kv_cache.specs import FullAttentionSpec
 from vtcore.loader import load_core
+from vtcore.scheduling.policies.priority import PriorityPolicy
 from vtcore.testing.schedules import toy_registry
 
 PROMPT = "The quick brown fox"
@@ -125,21 +128,62 @@ def test_preemptions_are_counted(llm: LLM) -> None:
     assert risen(before, values(llm))["vtcore_preemptions_total"] > 0
 
 
-def test_prefix_hits_are_counted() -> None:
-    options = UserOptions(dtype="float64", block_size=4, num_blocks=16, enable_prefix_caching=True)
+@pytest.fixture
+def toy() -> Iterator[Engine]:
+    """A plain decoder with prefix caching and so few blocks that four requests of ten tokens press."""
+    options = UserOptions(
+        dtype="float64", block_size=4, num_blocks=12, max_num_seqs=4, enable_prefix_caching=True
+    )
     config = {"model_type": "toy", "vocab_size": 16, "parts": ["whole"]}
     engine = build_frontend(load_core(options, hf_config=config, tensors={}, registry=toy_registry()))
-    try:
-        shown = []
-        for _ in range(2):
-            engine.generate([({"prompt_token_ids": range(10)}, greedy(max_tokens=2))])
-            shown.append({key(metric): metric.value for metric in collect_metrics(engine)})
-    finally:
-        engine.close()
-    assert shown[0]["vtcore_prefix_cache_hits_total"] == 0
-    news = risen(*shown)
-    assert news["vtcore_prefix_cache_hits_total"] == 1
-    assert news["vtcore_prefix_cache_hit_tokens_total"] == 8
+    yield engine
+    engine.close()
+
+
+def toy_values(engine: Engine) -> dict[str, int]:
+    return {key(metric): metric.value for metric in collect_metrics(engine)}
+
+
+def test_prefix_hits_are_counted_in_tokens_with_what_was_looked_for(toy: Engine) -> None:
+    shown = [toy_values(toy)]
+    for _ in range(2):
+        toy.generate([({"prompt_token_ids": range(10)}, greedy(max_tokens=2))])
+        shown.append(toy_values(toy))
+    cold, warm = (risen(*shown[i : i + 2]) for i in range(2))
+    assert cold["vtcore_prefix_cache_queries_total"] == warm["vtcore_prefix_cache_queries_total"] == 10
+    assert not any(name.startswith("vtcore_prefix_cache_hit") for name in cold)
+    assert warm["vtcore_prefix_cache_hits_total"] == 8
+    assert warm["vtcore_prefix_cache_hit_requests_total"] == 1
+    assert not any("preempted" in name for name in {**cold, **warm})
+
+
+def test_lookups_after_a_preemption_are_counted_apart(toy: Engine) -> None:
+    before = toy_values(toy)
+    toy.generate([({"prompt_token_ids": range(i, i + 10)}, greedy(max_tokens=14)) for i in range(4)])
+    news = risen(before, toy_values(toy))
+    assert news["vtcore_preemptions_total"] > 0
+    assert news["vtcore_prefix_cache_queries_total"] == 40
+    assert news["vtcore_prefix_cache_preempted_queries_total"] >= 10 * news["vtcore_preemptions_total"]
+    assert "vtcore_prefix_cache_hits_total" not in news
+
+
+def test_samples_that_take_over_a_prompt_are_counted(toy: Engine) -> None:
+    before = toy_values(toy)
+    toy.generate([({"prompt_token_ids": range(10)}, greedy(max_tokens=2, n=3))])
+    assert risen(before, toy_values(toy))["vtcore_forks_total"] == 2
+
+
+def test_kept_states_are_counted(tiny_checkpoint: Path, engine_options: dict[str, Any]) -> None:
+    more: dict[str, Any] = {"enable_prefix_caching": True, "num_state_checkpoints": 2}
+    more |= {"num_blocks": 64, "max_model_len": 192}
+    with LLM(tiny_checkpoint, **{**engine_options, **more}) as llm:
+        before = values(llm)
+        ids = [1] * (llm.engine.loaded.plan.grid + 1)
+        llm.generate({"prompt_token_ids": ids}, greedy(max_tokens=2), use_tqdm=False)
+        assert risen(before, values(llm))["vtcore_state_checkpoints_total"] >= 1
+        after = values(llm)
+        assert after["vtcore_kv_slots 1 slot"] == engine_options["max_num_seqs"]
+        assert after["vtcore_kv_slots_used 1 slot"] == 0
 
 
 def test_a_closed_engine_has_no_metrics(tiny_checkpoint: Path, engine_options: dict[str, Any]) -> None:
@@ -147,3 +191,22 @@ def test_a_closed_engine_has_no_metrics(tiny_checkpoint: Path, engine_options: d
     llm.close()
     with pytest.raises(EngineClosedError):
         llm.get_metrics()
+
+
+def test_breaches_of_the_policy_and_of_a_cache_spec_are_counted(
+    tiny_checkpoint: Path, engine_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_key(*args: object) -> tuple[int, ...]:
+        raise RuntimeError("no idea")
+
+    options = {**engine_options, "scheduling_policy": "priority", "enable_prefix_caching": True}
+    with LLM(tiny_checkpoint, **options) as llm:
+        before = values(llm)
+        monkeypatch.setattr(PriorityPolicy, "key", no_key)
+        monkeypatch.setattr(FullAttentionSpec, "cuts", lambda *args: (0.5,))
+        llm.generate(["a", "b"], greedy(max_tokens=2), use_tqdm=False)
+        news = risen(before, values(llm))
+        assert news["vtcore_policy_breaches_total"] == 2
+        # One group of each request is asked at its admission.
+        assert news["vtcore_kv_cache_spec_breaches_total"] == 2
+        assert before["vtcore_policy_breaches_total"] == before["vtcore_kv_cache_spec_breaches_total"] == 0

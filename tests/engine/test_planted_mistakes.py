@@ -21,6 +21,7 @@ from vtcore.engine.core import EngineCore
 from vtcore.execution.model_runner import ModelRunner
 from vtcore.execution.step_builder import StepBuilder
 from vtcore.execution.tables import DeviceTables
+from vtcore.execution.unit_copies import UnitCopies
 from vtcore.kv_cache.request_memory import RequestMemory
 from vtcore.scheduling.scheduler import Scheduler
 from vtcore.testing.draw_case import draw_case
@@ -72,12 +73,12 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
     "window_freed_by_the_upper_bound": (
         RequestMemory,
         "drop_behind",
-        "spec.needed(request.computed).start",
+        "self.guard.first_needed(spec, request.computed)",
         "spec.needed(request.computed + 4).start",
     ),
     "a_hit_of_all_tokens": (
         RequestMemory,
-        "find_hit",
+        "_hit_limit",
         "(len(request.tokens) - 1) // self.block_size",
         "len(request.tokens) // self.block_size",
     ),
@@ -117,12 +118,12 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
         "running[running.index(request) + 1 :]",
         "[r for r in running if r is not request][:1]",
     ),
-    "no_zeroing_of_a_new_state": (ModelRunner, "_copy", "tensor[op.dst].zero_()", "pass"),
+    "no_zeroing_of_a_new_state": (UnitCopies, "run", "tensor[op.dst].zero_()", "pass"),
     "a_drafter_without_its_carry": (
         ShiftedDrafter,
         "ingest",
-        "self._carry[row] = int(view.hidden_TH[offset + step, 0])",
-        "self._carry[row] = int(view.hidden_TH[offset + step, 0]) if step else 0",
+        "carry = int(view.hidden_TH[offset + step, 0])",
+        "carry = int(view.hidden_TH[offset + step, 0]) if step else 0",
     ),
     "draft_kv_one_position_early": (
         ShiftedDrafter,
@@ -141,6 +142,86 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
         "_prefill_chunk",
         "sample = end == known",
         "sample = True",
+    ),
+    "a_state_kept_from_the_newest_column": (
+        UnitCopies,
+        "keep_states",
+        "position_C - before_C - 1",
+        "now_C - before_C - 1",
+    ),
+    "a_state_kept_of_a_position_that_was_passed_before": (
+        UnitCopies,
+        "keep_states",
+        "(before_C < position_C) & (position_C <= now_C) & is_end_C",
+        "position_C <= now_C",
+    ),
+    "a_hit_that_restores_no_state": (
+        RequestMemory,
+        "admit",
+        "CopyOp(index, source, request.slots[index][0])",
+        "CopyOp(index, 0, request.slots[index][0])",
+    ),
+    "a_fork_without_its_parents_state": (
+        RequestMemory,
+        "fork",
+        "CopyOp(index, leader.slots[index][0], child.slots[index][0])",
+        "CopyOp(index, 0, child.slots[index][0])",
+    ),
+    "a_fork_that_writes_into_its_parents_block": (
+        RequestMemory,
+        "fork",
+        "[*table[:full], *pool.allocate(own)]",
+        "[*table[: full + 1], *pool.allocate(own)]",
+    ),
+    "a_fork_copied_before_the_prompt_is_computed": (
+        Scheduler,
+        "_fork",
+        "draft.after += copies",
+        "self._before += copies",
+    ),
+    "a_fork_that_takes_its_parents_token": (
+        ModelRunner,
+        "_sample_rows",
+        "rows += [fork.child for fork in batch.forks]",
+        "rows += [fork.parent for fork in batch.forks]",
+    ),
+    "a_fork_that_stands_where_its_parents_chunk_began": (
+        ModelRunner,
+        "_start_forks",
+        "tables.computed.index_copy_(0, rows_F, ends_F)",
+        "pass",
+    ),
+    "nobody_computes_the_prompt_of_a_leader_that_ended": (
+        Scheduler,
+        "finish",
+        "pass_on(request, self.waiting)",
+        "pass",
+    ),
+    "a_state_of_a_dropped_row_is_not_given_back": (
+        vtcore.scheduling.commit,
+        "_settle_checkpoints",
+        "scheduler.memory.put_checkpoint(checkpoint, None)",
+        "pass",
+    ),
+    "a_state_named_by_the_block_before_its_own": (
+        RequestMemory,
+        "put_checkpoint",
+        "checkpoint.position // self.block_size - 1",
+        "checkpoint.position // self.block_size - 2",
+    ),
+    "a_state_published_before_it_is_written": (
+        RequestMemory,
+        "take_checkpoint",
+        "return None if dst is None",
+        "dst and self._states.publish(dst, self._hash_before(request, position) or b'?')\n"
+        "    return None if dst is None",
+    ),
+    "a_lower_bound_that_counts_drafts": (Scheduler, "_launch", "advance[: draft.uniform.size] = 1", "pass"),
+    "hashes_without_the_salt": (
+        RequestMemory,
+        "update_hashes",
+        "salted_root(self._root, request.req.cache_salt)",
+        "self._root",
     ),
     "draft_rows_do_not_see_the_drafts_before_them": (
         ModelRunner,

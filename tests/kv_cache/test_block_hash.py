@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcore.kv_cache.block_hash import extend_hashes, root_hash
+from vtcore.kv_cache.block_hash import extend_hashes, root_hash, salted_root
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 
@@ -85,3 +85,20 @@ def test_the_seed_separates_caches_and_none_is_fixed() -> None:
 def test_an_id_that_is_no_int32_is_refused(bad: int) -> None:
     with pytest.raises(struct.error, match="format requires"):
         chain([bad], 1)
+
+
+def test_a_salt_separates_every_block_and_no_salt_changes_nothing() -> None:
+    root = root_hash()
+    assert salted_root(root, "") == root
+    roots = [root, root_hash("seed"), *(salted_root(root, salt) for salt in ("a", "b", "ab"))]
+    roots.append(salted_root(root_hash("seed"), "a"))
+    found = [block for one in roots for block in chain(list(range(12)), 4, one)]
+    assert len(set(found)) == len(roots) * 3
+
+
+@given(st.lists(st.integers(0, 127), min_size=4, max_size=4), st.lists(st.integers(0, 127), max_size=12))
+def test_a_salt_that_spells_a_block_does_not_continue_it(block: list[int], rest: list[int]) -> None:
+    """Token ids of a block are bytes that a salt may have too."""
+    salt = struct.pack("<4i", *block).decode()
+    plain = chain(block + rest, 4)
+    assert not set(plain) & {salted_root(root_hash(), salt), *chain(rest, 4, salted_root(root_hash(), salt))}

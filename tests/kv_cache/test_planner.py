@@ -237,7 +237,7 @@ def test_a_pinned_length_is_named_when_fewer_blocks_would_not_hold_it() -> None:
 
 
 def test_a_slot_only_model_that_does_not_fit_is_told_what_to_lower() -> None:
-    with pytest.raises(MemoryPlanError, match=r"no num_blocks fits: lower max_num_seqs"):
+    with pytest.raises(MemoryPlanError, match=r"^max_num_seqs=3 needs .*; it does not fit: lower max_num"):
         plan_memory([ToyState(layers=("s",), block_size=4)], limits(available_bytes=8))
 
 

@@ -15,9 +15,10 @@ from vtcore.kv_cache.planner import PlanLimits, plan_memory
 from vtcore.kv_cache.request_memory import RequestMemory
 from vtcore.scheduling.commit import commit
 from vtcore.scheduling.frame import Frame
+from vtcore.scheduling.limits import SchedulerLimits
 from vtcore.scheduling.policy_guard import PolicyGuard
 from vtcore.scheduling.request_state import RequestState
-from vtcore.scheduling.scheduler import Scheduler, SchedulerLimits
+from vtcore.scheduling.scheduler import Scheduler
 from vtcore.testing.toy_arch import ToyBlocks
 
 
@@ -37,6 +38,7 @@ class Bench:
     max_model_len: int = 32
     captured_k: tuple[int, ...] = (0,)
     caching: bool = False
+    num_checkpoints: int = 0
     time_limit_s: float | None = None
     starvation_s: float = 30.0
     now: float = 0.0
@@ -55,6 +57,7 @@ class Bench:
                 max_model_len_pinned=False,
                 max_query=2 * self.budget,
                 k_max=max(self.captured_k),
+                num_checkpoints=self.num_checkpoints,
             ),
         )
         memory = RequestMemory(plan, self.caching, root_hash(), 0)
@@ -78,6 +81,10 @@ class Bench:
         priority: int = 0,
         stop: tuple[int, ...] = (),
         min_tokens: int = 0,
+        policy_args: str = "",
+        fork_of: str = "",
+        cache_salt: str = "",
+        prompt_logprobs: int | None = None,
     ) -> RequestState:
         """Queue a request; arrivals are a second apart unless said otherwise."""
         self.added += 1
@@ -91,6 +98,10 @@ class Bench:
                 stop_token_ids=stop,
                 arrival_s=float(self.added) if arrival_s is None else arrival_s,
                 priority=priority,
+                policy_args=policy_args,
+                fork_of=fork_of,
+                cache_salt=cache_salt,
+                prompt_logprobs=prompt_logprobs,
             )
         )
 
@@ -103,7 +114,7 @@ class Bench:
                 min(accepted, request.limit - 1 - request.computed) if uniform else int(frame.emits[index])
             )
             rows.append(RowResult(int(frame.rows[index]), request.computed, (token,) * count))
-        return StepResult(frame.step, tuple(rows))
+        return StepResult(frame.step, tuple(rows), (True,) * len(frame.batch.checkpoints))
 
     def commit(self, frame: Frame, accepted: int = 1, token: int = 1) -> list[RequestUpdate]:
         """Commit a frame with a device's answer."""
@@ -133,7 +144,7 @@ class Bench:
         assert not self.scheduler.requests, "the schedule does not end"
         self.scheduler.memory.check([])
         for pool in self.scheduler.memory.pools:
-            assert pool.num_free == pool.num_units - 1
+            assert pool.num_unused == pool.num_units - 1
 
 
 @pytest.fixture

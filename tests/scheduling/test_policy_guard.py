@@ -19,7 +19,7 @@ from vtcore.interfaces.scheduler_policy import (
     SchedulerPolicy,
     WaitingView,
 )
-from vtcore.scheduling.policy_guard import MAX_BREACHES
+from vtcore.scheduling.policy_guard import LOGGED_BREACHES, MAX_BREACHES, PolicyGuard
 
 Make = Callable[..., Any]
 
@@ -114,8 +114,13 @@ def test_after_a_hundred_breaches_the_policy_is_off(bench: Make, caplog: pytest.
     assert b.guard.breaches == MAX_BREACHES
     assert b.guard.is_off
     assert policy.calls == MAX_BREACHES
-    assert len(caplog.records) == MAX_BREACHES
-    assert "is off from now on" in caplog.records[-1].getMessage()
+    lines = [record.getMessage() for record in caplog.records]
+    # The first few, then the one that says it is over, however many come between.
+    assert [line.rpartition("(")[2] for line in lines] == [
+        *(f"breach {number})" for number in range(1, LOGGED_BREACHES + 1)),
+        f"breach {MAX_BREACHES})",
+    ]
+    assert ["is off from now on" in line for line in lines] == [False] * LOGGED_BREACHES + [True]
     b.run_out()
 
 
@@ -188,6 +193,16 @@ def test_the_starvation_bound_holds_against_keys_too(bench: Make) -> None:
     b.now = 31.0
     assert b.step() == ["low"]
     assert b.step() == ["late"]
+
+
+def test_all_that_starve_go_first_in_order_of_arrival(bench: Make) -> None:
+    policy = LastFirst()
+    b = bench(policy, max_num_seqs=3)
+    for name in "abcd":
+        b.add(name)
+    b.now = 32.5
+    assert b.step() == ["a", "b", "d"], "a and b wait longer than 30 s, c and d do not"
+    assert policy.seen == [["c", "d"]]
 
 
 @pytest.mark.parametrize("key", [(None,), (True,), ([1],), (1 + 2j,), None, 7, (float("nan"),)])
@@ -317,7 +332,7 @@ def test_what_is_cached_is_looked_up_again_when_the_cache_changed_and_forgotten_
     b.step()
     assert policy.cached == [{"first": 0, "second": 0}, {"second": 8}]
     b.run_out()
-    assert b.guard._cached == {}
+    assert len(b.guard._views) == 0
 
 
 def test_a_policy_that_is_off_is_told_nothing(bench: Make) -> None:
@@ -400,7 +415,7 @@ def test_events_come_once_per_step_in_the_order_they_happened(bench: Make) -> No
     b.run_out()
     b.scheduler.finish("unknown")
     b.scheduler.schedule()
-    assert policy.steps[0] == [Arrived("a"), Arrived("b"), Arrived("c")]
+    assert [(type(event), event.id) for event in policy.steps[0]] == [(Arrived, name) for name in "abc"]
     assert policy.steps[1] == [
         Scheduled("a", 4),
         Scheduled("b", 4),
@@ -427,3 +442,18 @@ def test_events_that_raise_are_a_breach_and_harm_nobody(bench: Make) -> None:
     b.add("a")
     b.run_out()
     assert b.guard.breaches >= 1
+
+
+def test_a_breach_names_the_policy_as_registered_and_its_line(
+    bench: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    b = bench(Answers(raises))
+    memory = b.scheduler.memory
+    guard = PolicyGuard(Answers(raises), lambda: 0.0, memory, name="fair")
+    waiting = [b.add(name) for name in "ab"]
+    with caplog.at_level(logging.WARNING):
+        assert list(guard.candidates(b.scheduler.waiting, b.scheduler.context(8))) == waiting
+    [message] = [record.getMessage() for record in caplog.records]
+    line = raises.__code__.co_firstlineno + 1
+    assert message.startswith(f"policy fair ({Answers.__module__}:Answers) loses its turn: order: ")
+    assert message.endswith(f"RuntimeError: boom at {__file__}:{line} (breach 1)")

@@ -83,6 +83,15 @@ def test_the_oldest_is_who_arrived_first_whatever_its_key() -> None:
     assert queue.oldest() is new
 
 
+def test_a_wait_begins_anew_when_its_request_is_preempted() -> None:
+    queue = WaitingQueue()
+    old, new = request("old", 9, 1.0), request("new", 0, 2.0)
+    queue.push(new)
+    old.waits_since = 3.0
+    queue.push(old)
+    assert queue.oldest() is new
+
+
 def test_forgotten_requests_do_not_pile_up() -> None:
     queue = WaitingQueue()
     keeper = request("keeper", -1)

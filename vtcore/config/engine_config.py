@@ -100,12 +100,14 @@ class CacheConfig:
 
     Args:
         block_size: Tokens per block.
-        num_blocks: Usable blocks per pool of blocks; None when kv_cache_memory_bytes sizes the pools: then
-            the memory plan has the number.
-        kv_cache_memory_bytes: Bytes of all pools and tables; None when num_blocks sizes the pools.
+        num_blocks: Usable blocks per pool of blocks that live as long as requests, 0 without one; None
+            when kv_cache_memory_bytes sizes the pools: then the memory plan has the number.
+        kv_cache_memory_bytes: Most bytes of all pools and tables; None when they do not size the pools.
         gpu_memory_utilization: Share of a GPU's memory to use; None on a cpu.
         enable_prefix_caching: Whether blocks of equal prefixes are shared.
         prefix_caching_hash_seed: Text that seeds the hash chain's root; None is the built-in root.
+        num_state_checkpoints: Recurrent states kept for prefix hits; 0 without recurrent state or caching.
+        state_checkpoint_interval: Tokens between the checkpoints of one long prompt.
     """
 
     block_size: int
@@ -114,6 +116,8 @@ class CacheConfig:
     gpu_memory_utilization: float | None
     enable_prefix_caching: bool
     prefix_caching_hash_seed: str | None
+    num_state_checkpoints: int
+    state_checkpoint_interval: int
 
 
 @frozen(kw_only=True)
@@ -124,6 +128,9 @@ class SchedulerConfig:
         max_num_seqs: Requests that run at once.
         max_num_batched_tokens: Token budget of a step, >= max_num_seqs.
         scheduling_policy: Registry name.
+        policy_config: The policy's own settings, as given; the policy checks them.
+        policy_time_limit_ms: Longest `order` of a policy may take, in milliseconds.
+        starvation_s: Seconds after which a waiting request goes first, whatever the policy says.
         async_scheduling: Whether a step is scheduled while the last one runs.
         enable_jump_forward: Whether tokens that a grammar forces are emitted without a forward.
     """
@@ -131,6 +138,9 @@ class SchedulerConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     scheduling_policy: str
+    policy_config: Mapping[str, Any] = field(converter=freeze)
+    policy_time_limit_ms: float
+    starvation_s: float
     async_scheduling: bool
     enable_jump_forward: bool
 

@@ -136,11 +136,30 @@ class UserOptions:
     prefix_caching_hash_seed: str | None = _option(
         "text that seeds the block hashes, so that processes agree; random: drawn at the start"
     )
+    num_state_checkpoints: int | None = _option(
+        "recurrent states kept for prefix hits; default: 4 for each of max_num_seqs if prefix caching is on",
+        at_least=0,
+    )
+    state_checkpoint_interval: int | None = _option(
+        "tokens between state checkpoints inside a long prompt, rounded up to the grid that `vtcore check` "
+        "shows; default 2048",
+        at_least=1,
+    )
     max_num_seqs: int | None = _option("requests that run at once; default 8", at_least=1)
     max_num_batched_tokens: int | None = _option(
         "token budget of a step, raised to max_num_seqs if below; default: the arch's", at_least=1
     )
     scheduling_policy: str | None = _option("name of an installed scheduler policy; default fcfs")
+    policy_config: Mapping[str, Any] | None = _option(
+        'the scheduler policy\'s own settings: {"weights": {"team-a": 2}}'
+    )
+    policy_time_limit_ms: float | None = _option(
+        "longest a scheduler policy may take to order a step; default 5", at_least=0.001
+    )
+    starvation_s: float | None = _option(
+        "seconds after which a waiting request goes first, whatever the policy says; default 30",
+        at_least=0.001,
+    )
     plugin_files: tuple[str, ...] | None = _option("single-file plugins to load")
     plugin_owners: Mapping[str, str] | None = _option(
         'which distribution serves a contested name: {"arch:NAME": "DISTRIBUTION"}'

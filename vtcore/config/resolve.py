@@ -40,6 +40,14 @@ DEFAULT_POLICY = "fcfs"
 """First come, first served. Source: vllm.cpp model_loader.h, EngineParams."""
 DEFAULT_GENERATION_CONFIG = "auto"
 """The checkpoint's sampling defaults. Source: vLLM config/model.py, ModelConfig.generation_config."""
+DEFAULT_CHECKPOINTS_PER_SEQ = 4
+"""State checkpoints kept for each request that may run: its own, and some of prompts that come back."""
+DEFAULT_STATE_CHECKPOINT_INTERVAL = 2048
+"""Tokens between state checkpoints inside a long prompt: one default token budget of the Qwen3.5 archs."""
+DEFAULT_POLICY_TIME_LIMIT_MS = 5.0
+"""Longest `order` of a policy may take: a tenth of a usual decode step on a CPU."""
+DEFAULT_STARVATION_S = 30.0
+"""After that long a request goes first, whatever the policy says."""
 _TEXT_OPTIONS = ("tokenizer", "chat_template", "default_chat_template_kwargs")
 RUNNER_SUPPORTS_ASYNC = False
 """Whether the runner can overlap steps."""
@@ -54,6 +62,7 @@ class ArchFacts:
         vocab_size: Token ids are below it.
         max_position_embeddings: Longest sequence in tokens.
         is_recurrent: Whether any cache group has the lifetime `Slot`.
+        is_bounded: Whether no cache group has the lifetime `Whole`.
         default_token_budget: max_num_seqs -> the arch's own token budget per step.
         checkpoint_dtype: As config.json has it, unchecked: "bfloat16", or torch's "torch.bfloat16"; None when
             the checkpoint does not say.
@@ -65,6 +74,7 @@ class ArchFacts:
     is_recurrent: bool
     default_token_budget: Callable[[int], int]
     checkpoint_dtype: Any = None
+    is_bounded: bool = False
 
 
 class _Decisions:
@@ -224,10 +234,20 @@ def _resolve_frontend(options: UserOptions, facts: ArchFacts, decisions: _Decisi
 
 def _resolve_cache(facts: ArchFacts, env: Environment, device: str, decisions: _Decisions) -> CacheConfig:
     given, add = decisions.given, decisions.add
-    blocks, num_bytes = rules.resolve_cache_size(given("num_blocks"), given("kv_cache_memory_bytes"))
+    blocks, num_bytes = rules.resolve_cache_size(
+        given("num_blocks"), given("kv_cache_memory_bytes"), facts.is_bounded
+    )
     utilization = rules.resolve_gpu_memory_utilization(given("gpu_memory_utilization"), device)
     caching = rules.resolve_prefix_caching(given("enable_prefix_caching"), facts.name, facts.is_recurrent)
-    hash_seed = rules.resolve_hash_seed(given("prefix_caching_hash_seed"), env)
+    seqs: int = given("max_num_seqs").value or DEFAULT_MAX_NUM_SEQS
+    checkpoints, interval = rules.resolve_state_checkpoints(
+        given("num_state_checkpoints"),
+        given("state_checkpoint_interval"),
+        is_recurrent=facts.is_recurrent,
+        caching=caching,
+        defaults=(DEFAULT_CHECKPOINTS_PER_SEQ * seqs, DEFAULT_STATE_CHECKPOINT_INTERVAL),
+    )
+    hash_seed = rules.resolve_hash_seed(given("prefix_caching_hash_seed"), env, caching)
     return CacheConfig(
         block_size=decisions.take("cache.block_size", DEFAULT_BLOCK_SIZE),
         num_blocks=add("cache.num_blocks", blocks),
@@ -235,6 +255,8 @@ def _resolve_cache(facts: ArchFacts, env: Environment, device: str, decisions: _
         gpu_memory_utilization=add("cache.gpu_memory_utilization", utilization),
         enable_prefix_caching=add("cache.enable_prefix_caching", caching),
         prefix_caching_hash_seed=add("cache.prefix_caching_hash_seed", hash_seed),
+        num_state_checkpoints=add("cache.num_state_checkpoints", checkpoints),
+        state_checkpoint_interval=add("cache.state_checkpoint_interval", interval),
     )
 
 
@@ -254,6 +276,9 @@ def _resolve_scheduler(
         max_num_seqs=seqs,
         max_num_batched_tokens=add("scheduler.max_num_batched_tokens", budget),
         scheduling_policy=decisions.take("scheduler.scheduling_policy", DEFAULT_POLICY),
+        policy_config=decisions.take("scheduler.policy_config", {}),
+        policy_time_limit_ms=decisions.take("scheduler.policy_time_limit_ms", DEFAULT_POLICY_TIME_LIMIT_MS),
+        starvation_s=decisions.take("scheduler.starvation_s", DEFAULT_STARVATION_S),
         async_scheduling=add("scheduler.async_scheduling", overlap),
         enable_jump_forward=add("scheduler.enable_jump_forward", jump),
     )

@@ -103,14 +103,69 @@ def resolve_prefix_caching(option: Given[bool], arch: str, is_recurrent: bool) -
     if option.value is None:
         kind = "recurrent" if is_recurrent else "a plain decoder"
         return Decision(value=not is_recurrent, origin=Origin("arch", f"{arch} is {kind}"))
-    not_served: tuple[str, ...] = ()
-    if option.value and is_recurrent:
-        not_served = (
-            f"$.enable_prefix_caching: true{option.where} is not served for arch {arch!r}, whose recurrent "
-            f"state has no checkpoints to restore a prefix from in this version; set it to false or leave it "
-            f"out",
+    return Decision(value=option.value, origin=option.origin)
+
+
+def resolve_state_checkpoints(
+    num: Given[int],
+    interval: Given[int],
+    *,
+    is_recurrent: bool,
+    caching: Decision[bool],
+    defaults: tuple[int, int],
+) -> tuple[Decision[int], Decision[int]]:
+    """How many recurrent states are kept for prefix hits, and how many tokens apart inside a long prompt.
+
+    Args:
+        num: num_state_checkpoints; 0 asks for none.
+        interval: state_checkpoint_interval.
+        caching: Whether prefix caching is on.
+        defaults: Of both.
+
+    Returns:
+        The number, 0 where there is nothing to keep, and the interval.
+    """
+    if not is_recurrent or not caching.value:
+        why = "prefix caching is off" if is_recurrent else "the arch has no recurrent state"
+        remedy = "leave it out" + (", or start with enable_prefix_caching" if is_recurrent else "")
+        return (
+            Decision(
+                value=0,
+                origin=Origin("default", why),
+                problem=_useless("num_state_checkpoints", num, why, remedy),
+            ),
+            Decision(
+                value=defaults[1],
+                origin=Origin("default", f"unused: {why}"),
+                problem=_useless("state_checkpoint_interval", interval, why, remedy),
+            ),
         )
-    return Decision(value=option.value, origin=option.origin, not_served=not_served)
+    problem = ""
+    if num.value == 0:
+        problem = (
+            f"$.num_state_checkpoints: 0{num.where} leaves prefix caching without the recurrent states that "
+            f"a hit starts from, so nothing could ever hit; raise it, or go without enable_prefix_caching"
+        )
+    return (
+        Decision(
+            value=defaults[0] if num.value is None else num.value,
+            origin=num.origin_or("default"),
+            problem=problem,
+        ),
+        Decision(
+            value=defaults[1] if interval.value is None else interval.value,
+            origin=interval.origin_or("default"),
+        ),
+    )
+
+
+def _useless(name: str, option: Given[int], why: str, remedy: str) -> str:
+    """Why a number that asks for something has no effect, or ""."""
+    return (
+        f"$.{name}: {option.value}{option.where} would have no effect, for {why}; {remedy}"
+        if option.value
+        else ""
+    )
 
 
 def resolve_jump_forward(option: Given[bool], variable: str | None) -> Decision[bool]:
@@ -179,23 +234,30 @@ def resolve_async_scheduling(
     return Decision(value=value, origin=option.origin_or("default", note), not_served=not_served)
 
 
-def resolve_hash_seed(option: Given[str], env: Environment) -> Decision[str | None]:
+def resolve_hash_seed(option: Given[str], env: Environment, caching: Decision[bool]) -> Decision[str | None]:
     """The user's text, else the environment's, else the built-in root.
+
+    An option without prefix caching is refused. A variable is not: it may stand for several processes.
 
     `RANDOM` from any of them is what was drawn while the environment was read: this function stays pure, and
     a child process that is sent the environment hashes alike.
 
     Source: vllm.cpp model_loader.h, EnsureNoneHash.
     """
-    text, origin = option.value, option.origin
+    text, origin, problem = option.value, option.origin, ""
+    if text is not None and not caching.value and origin.source != "environment":
+        problem = (
+            f"$.prefix_caching_hash_seed: {text!r}{option.where} would have no effect, for prefix caching is "
+            f"off; leave it out, or start with enable_prefix_caching"
+        )
     if text is None:
         text = env.prefix_caching_hash_seed
         origin = Origin("environment", env.prefix_caching_hash_seed_from)
     if text is None:
         return Decision(value=None, origin=Origin("default", "the built-in root"))
     if text == RANDOM:
-        return Decision(value=env.random_hash_seed, origin=origin.because("random, drawn at the start"))
-    return Decision(value=text, origin=origin)
+        text, origin = env.random_hash_seed, origin.because("random, drawn at the start")
+    return Decision(value=text, origin=origin, problem=problem)
 
 
 def resolve_enforce_eager(option: Given[bool], device: str) -> Decision[bool]:
@@ -225,16 +287,30 @@ def resolve_gpu_memory_utilization(option: Given[float], device: str) -> Decisio
 
 
 def resolve_cache_size(
-    num_blocks: Given[int], num_bytes: Given[int]
+    num_blocks: Given[int], num_bytes: Given[int], is_bounded: bool = False
 ) -> tuple[Decision[int | None], Decision[int | None]]:
     """Blocks or bytes, never both; blocks by default.
 
+    Args:
+        is_bounded: Whether max_num_seqs alone sizes every pool. A number of blocks is refused then; bytes
+            still are the most that pools and tables may take.
+
     Returns:
-        num_blocks and kv_cache_memory_bytes, one of them None.
+        num_blocks, 0 of a bounded cache, and kv_cache_memory_bytes, one of them None.
 
     Source: vllm.cpp model_loader.h, EngineParams, and its later kv_cache_memory_bytes, which there loses
     silently against num_blocks.
     """
+    if is_bounded and num_blocks.value is not None:
+        why = "every cache of the arch is bounded (windows, slots)"
+        useless = _useless("num_blocks", num_blocks, why, "leave it out, or lower max_num_seqs")
+        return (
+            Decision(value=0, origin=num_blocks.origin, problem=useless),
+            Decision(value=None, origin=num_bytes.origin_or("default")),
+        )
+    if is_bounded and num_bytes.value is None:
+        sized = Origin("default", "max_num_seqs sizes the cache")
+        return Decision(value=0, origin=sized), Decision(value=None, origin=sized)
     if num_bytes.value is None:
         blocks = DEFAULT_NUM_BLOCKS if num_blocks.value is None else num_blocks.value
         origin = num_blocks.origin_or("default")

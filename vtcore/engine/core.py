@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from attrs import define, field, frozen
+from attrs import asdict, define, field, frozen
 
 from vtcore.errors import EngineError
 from vtcore.execution.executor import Executor
@@ -48,7 +48,12 @@ class FinishRequest:
     num_tokens: int | None = None
 
 
-Message = AddRequest | FinishRequest
+@frozen
+class ResetPrefixCache:
+    """Message: nothing that was computed so far is served to a request that is admitted from now on."""
+
+
+Message = AddRequest | FinishRequest | ResetPrefixCache
 
 
 @define
@@ -114,6 +119,8 @@ class EngineCore:
             if not deferred:
                 self._launch_sample(frame)
         elif not self.frames and self.scheduler.requests:
+            query = 1 + max(self.scheduler.limits.captured_k)
+            self.scheduler.memory.check_bounded(self.scheduler.running, query)
             raise EngineError(f"stuck: {len(self.scheduler.requests)} requests and nothing can be launched")
         if self.frames and (len(self.frames) >= self.depth or frame is None):
             self._commit()
@@ -171,6 +178,8 @@ class EngineCore:
                 self.scheduler.add(message.request)
                 if message.masks is not None:
                     self._masks[message.request.id] = message.masks
+            elif isinstance(message, ResetPrefixCache):
+                self.scheduler.reset_prefix_cache()
             elif self.scheduler.finish(message.id, message.num_tokens) is not None:
                 self._forget(message.id, message.reason)
 
@@ -227,14 +236,8 @@ class EngineCore:
 
 def counters_of(core: EngineCore) -> Mapping[str, int]:
     """Every counter of the core and its scheduler by name."""
-    scheduler = core.scheduler.counters
     return {
-        "steps": scheduler.steps,
-        "preemptions": scheduler.preemptions,
-        "hits": scheduler.hits,
-        "hit_tokens": scheduler.hit_tokens,
-        "late_results": scheduler.late_results,
-        "stalls": scheduler.stalls,
+        **asdict(core.scheduler.counters),
         "deferred_samples": core.counters.deferred_samples,
         "commits": core.counters.commits,
         **{f"finished_{reason}": count for reason, count in core.counters.finished.items()},

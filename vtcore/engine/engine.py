@@ -12,52 +12,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
-from attrs import frozen
-
-from vtcore.config.engine_config import EngineConfig
-from vtcore.engine.core import AddRequest, FinishRequest, counters_of
+from vtcore.engine.core import AddRequest, FinishRequest, ResetPrefixCache, counters_of
 from vtcore.engine.interrupts import interrupts_deferred
 from vtcore.engine.metrics import FrontendCounts
 from vtcore.engine.output import Sample, SampleGroup
+from vtcore.engine.queueing import CheckedRequest as CheckedRequest
+from vtcore.engine.queueing import RequestMaker
 from vtcore.engine.sampling_defaults import SamplingDefaults, combine_sampling_defaults
 from vtcore.errors import EngineClosedError, EngineError, RequestError
-from vtcore.interfaces.batch import EngineRequest
 from vtcore.outputs import RequestOutput
-from vtcore.request import (
-    Prompt,
-    SamplingParams,
-    check_prompt,
-    child_seed,
-    parse_prompt,
-    resolve_max_tokens,
-    resolve_row_params,
-)
-from vtcore.tokenization.detokenizer import IncrementalDetokenizer
+from vtcore.request import Prompt, SamplingParams
+from vtcore.request_handling import NO_HANDLING, Handling
 from vtcore.tokenization.eos import resolve_eos_token_ids
-from vtcore.tokenization.tokenizer import Tokenizer, encode_bad_words
+from vtcore.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from vtcore.loader import LoadedCore
 
 log = logging.getLogger(__name__)
-
-
-def _more_room(config: EngineConfig) -> str:
-    """What would make max_model_len larger: more cache, where that decided, else the option, where it did."""
-    origin = config.origins.get("model.max_model_len")
-    if origin is None or origin.source == "memory plan":
-        return "give the cache more room (num_blocks or kv_cache_memory_bytes)"
-    return "" if origin.source == "checkpoint" else "raise max_model_len"
-
-
-@frozen
-class CheckedRequest:
-    """A request that can be served: its text if it came as text, its ids, its bad words as ids."""
-
-    text: str | None
-    token_ids: tuple[int, ...]
-    bad_words: tuple[tuple[int, ...], ...]
-    params: SamplingParams
 
 
 class Engine:
@@ -87,8 +59,14 @@ class Engine:
             None if tokenizer is None else tokenizer.token_id,
         )
         self._core = loaded.core
-        self._vocab_size = loaded.arch.dims.vocab_size
-        self._more_room = _more_room(loaded.config)
+        self._maker = RequestMaker(
+            tokenizer=tokenizer,
+            policy=loaded.policy,
+            config=loaded.config,
+            max_model_len=self.max_model_len,
+            vocab_size=loaded.arch.dims.vocab_size,
+            eos_token_ids=self.eos_token_ids,
+        )
         self._groups: dict[str, SampleGroup] = {}
         self._samples: dict[str, tuple[SampleGroup, Sample]] = {}
         self._unclaimed: list[RequestOutput] = []
@@ -112,48 +90,38 @@ class Engine:
         """Ids, as the core knows them, of all samples that go on."""
         return self._samples.keys()
 
-    def check_request(self, prompt: Prompt, params: SamplingParams) -> CheckedRequest:
+    def check_request(
+        self, prompt: Prompt, params: SamplingParams, handling: Handling = NO_HANDLING
+    ) -> CheckedRequest:
         """Everything that can be wrong with a request, found before the engine sees any of it.
 
         Raises:
-            RequestError: The prompt or a parameter cannot be served.
+            RequestError: The prompt, a parameter or a word on its handling cannot be served.
         """
-        if not isinstance(params, SamplingParams):
-            raise RequestError(
-                f"sampling_params is of type {type(params).__name__}, not a SamplingParams; make one"
-            )
-        text, ids = parse_prompt(prompt)
-        if self.tokenizer is None and (text is not None or params.stop or params.bad_words):
-            raise RequestError(
-                "the engine has no tokenizer, so text prompts, stop and bad_words are not served; give "
-                "prompt_token_ids and stop_token_ids, or start without skip_tokenizer_init"
-            )
-        if ids is None:
-            assert self.tokenizer is not None
-            assert text is not None
-            ids = self.tokenizer.encode(text)
-        check_prompt(ids, params, self._vocab_size, self.max_model_len, self._more_room)
-        bad_words: tuple[tuple[int, ...], ...] = ()
-        if params.bad_words:
-            assert self.tokenizer is not None
-            bad_words = encode_bad_words(self.tokenizer, params.bad_words)
-        return CheckedRequest(text, tuple(ids), bad_words, params)
+        return self._maker.check(prompt, params, handling)
 
     def _check_numbered(
-        self, index: int, count: int, prompt: Prompt, params: SamplingParams
+        self, index: int, count: int, prompt: Prompt, params: SamplingParams, handling: Handling
     ) -> CheckedRequest:
         try:
-            return self.check_request(prompt, params)
+            return self.check_request(prompt, params, handling)
         except RequestError as error:
             if count == 1:
                 raise
             raise RequestError(f"prompt {index} of {count}: {error}") from error
 
-    def add_request(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> str:
-        """Queue a prompt; n > 1 becomes as many requests of the core.
+    def add_request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str | None = None,
+        handling: Handling = NO_HANDLING,
+    ) -> str:
+        """Queue a prompt; n > 1 becomes as many requests of the core, all handled alike.
 
         Args:
             request_id: Any text that is not in use; None lets the engine choose.
+            handling: Priority, tenant, policy_args and cache salt.
 
         Returns:
             The request's id.
@@ -167,39 +135,18 @@ class Engine:
             raise RequestError(f"request id {request_id!r} is no text; give a string or leave it out")
         if request_id in self._groups:
             raise RequestError(f"request id {request_id!r} is in use; choose another")
-        return self._queue(self.check_request(prompt, params), request_id)
+        return self._queue(self.check_request(prompt, params, handling), request_id)
 
     def _queue(self, checked: CheckedRequest, request_id: str | None = None) -> str:
-        params = checked.params
         number = next(self._numbers)
         if request_id is None:
             while f"request-{number}" in self._groups:
                 number = next(self._numbers)
             request_id = f"request-{number}"
-        eos = () if params.ignore_eos else self.eos_token_ids
-        stop_ids = (*eos, *params.stop_token_ids)
-        seed = params.seed
-        if seed is None:
-            seed = child_seed(self.loaded.config.model.seed, number + 1)
-        max_tokens = resolve_max_tokens(params, len(checked.token_ids), self.max_model_len)
+        group, requests = self._maker.build(checked, request_id, number, self._core.scheduler.now_s())
         self.counts.prompt_tokens += len(checked.token_ids)
-        group = SampleGroup(request_id, checked.text, checked.token_ids, params, self._decoder())
-        arrival_s = self._core.scheduler.now_s()
-        for index in range(params.n):
-            sample = Sample(f"{request_id}/{index}", index, self._detokenizer(checked), group.decode)
-            group.samples.append(sample)
-            self._samples[sample.id] = (group, sample)
-            request = EngineRequest(
-                id=sample.id,
-                prompt_token_ids=checked.token_ids,
-                params=resolve_row_params(params, child_seed(seed, index), stop_ids, checked.bad_words),
-                max_tokens=max_tokens,
-                stop_token_ids=params.stop_token_ids,
-                eos_token_ids=eos,
-                prompt_logprobs=params.prompt_logprobs if index == 0 else None,
-                arrival_s=arrival_s,
-            )
-            self._core.inbox.append(AddRequest(request))
+        self._samples.update((sample.id, (group, sample)) for sample in group.samples)
+        self._core.inbox.extend(map(AddRequest, requests))
         self._groups[request_id] = group
         return request_id
 
@@ -272,6 +219,7 @@ class Engine:
         self,
         requests: Sequence[tuple[Prompt, SamplingParams]],
         on_finished: Callable[[RequestOutput], object] = lambda output: None,
+        handling: Sequence[Handling] | None = None,
     ) -> list[RequestOutput]:
         """Run requests to their end; all are checked before the first one starts.
 
@@ -279,13 +227,19 @@ class Engine:
 
         Args:
             on_finished: Told of each output as it finishes.
+            handling: One for each request; None is `NO_HANDLING` for all.
 
         Raises:
             RequestError: One of them cannot be served; none was started.
             EngineClosedError: The engine is closed.
         """
         self._check_open()
-        checked = [self._check_numbered(i, len(requests), *request) for i, request in enumerate(requests)]
+        handling = [NO_HANDLING] * len(requests) if handling is None else handling
+        handled = zip(requests, handling, strict=True)
+        checked = [
+            self._check_numbered(index, len(requests), *request, how)
+            for index, (request, how) in enumerate(handled)
+        ]
         num_nan = self._num_nan_rows()
         ids: list[str] = []
         done: dict[str, RequestOutput] = {}
@@ -312,6 +266,17 @@ class Engine:
             log.warning("%d tokens came from logits with NaN: the weights or the dtype are at fault", num_nan)
         return [done[request_id] for request_id in ids]
 
+    def reset_prefix_cache(self) -> None:
+        """Let no later request start from anything that was computed before this call.
+
+        Requests that run go on unharmed. May be called from any thread, at any time, as often as liked.
+
+        Raises:
+            EngineClosedError: The engine is closed.
+        """
+        self._check_open()
+        self._core.inbox.append(ResetPrefixCache())
+
     def close(self) -> None:
         """End every request and take the engine down; idempotent."""
         if self._closed:
@@ -323,13 +288,15 @@ class Engine:
         del self._core
 
     def stats(self) -> Mapping[str, int]:
-        """Counters since the start: of the scheduler, the core, and faults seen while sampling."""
+        """Counters since the start: of the scheduler, the core, plugins' breaches, faults in sampling."""
         self._check_open()
         sampler = self.loaded.runner.sampler.counters()
         return {
             **counters_of(self._core),
             "nan_logit_rows": sampler.num_nan_rows,
             "empty_logit_rows": sampler.num_empty_rows,
+            "policy_breaches": self._core.scheduler.policy.breaches,
+            "kv_cache_spec_breaches": self._core.scheduler.memory.guard.breaches,
             "illegal_drafts": self.loaded.runner.num_illegal_drafts,
         }
 
@@ -339,19 +306,3 @@ class Engine:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("the engine is closed; make a new one")
-
-    def _detokenizer(self, checked: CheckedRequest) -> IncrementalDetokenizer | None:
-        params = checked.params
-        if self.tokenizer is None or not params.detokenize:
-            return None
-        return IncrementalDetokenizer(
-            self.tokenizer,
-            checked.token_ids,
-            params.stop,
-            params.include_stop_str_in_output,
-            params.skip_special_tokens,
-            params.min_tokens,
-        )
-
-    def _decoder(self) -> Callable[[int], str] | None:
-        return None if self.tokenizer is None else self.tokenizer.token_string

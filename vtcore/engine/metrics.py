@@ -2,7 +2,8 @@
 
 Does not: serve them over a network or keep a history; each call reads the counters as they stand.
 
-Names follow Prometheus: `vtcore_` first, units in bytes or tokens, `_total` at the end of a counter.
+Names follow Prometheus: `vtcore_` first, units in bytes or tokens, `_total` at the end of a counter. Hits and
+queries of the prefix cache count tokens. Source: vLLM v1/metrics/loggers.py, vllm:prefix_cache_hits.
 """
 
 from __future__ import annotations
@@ -27,15 +28,45 @@ FINISH_REASONS = ("stop", "length", "abort")
 _COUNTERS: Mapping[str, tuple[str, str]] = {
     "steps": ("vtcore_steps_total", "Steps of the engine."),
     "preemptions": ("vtcore_preemptions_total", "Requests that had to give up their memory and wait again."),
-    "hits": (
-        "vtcore_prefix_cache_hits_total",
-        "Requests that started from cached blocks of an equal prefix.",
+    "queried_tokens": (
+        "vtcore_prefix_cache_queries_total",
+        "Tokens of requests that looked for a cached prefix when they were first admitted.",
     ),
-    "hit_tokens": ("vtcore_prefix_cache_hit_tokens_total", "Prompt tokens that such blocks spared."),
+    "hit_tokens": ("vtcore_prefix_cache_hits_total", "Of these, tokens that a cached prefix spared."),
+    "hits": ("vtcore_prefix_cache_hit_requests_total", "Requests that started from a cached prefix."),
+    "preempted_queried_tokens": (
+        "vtcore_prefix_cache_preempted_queries_total",
+        "Tokens of requests that looked for a cached prefix when they came back after a preemption.",
+    ),
+    "preempted_hit_tokens": (
+        "vtcore_prefix_cache_preempted_hits_total",
+        "Of these, tokens that a cached prefix spared.",
+    ),
+    "prefilled_tokens": (
+        "vtcore_prefilled_tokens_total",
+        "Tokens of prompts that were computed, after a preemption once more.",
+    ),
+    "forks": ("vtcore_forks_total", "Samples that took over their prompt from the first sample."),
+    "state_checkpoints": (
+        "vtcore_state_checkpoints_total",
+        "Recurrent states that were kept for prefix hits.",
+    ),
+    "state_checkpoints_skipped": (
+        "vtcore_state_checkpoints_skipped_total",
+        "Recurrent states that were not kept, for want of a free place.",
+    ),
     "stalls": ("vtcore_stalled_steps_total", "Steps in which running requests could not be continued."),
     "late_results": ("vtcore_late_results_total", "Sampled tokens of requests that had ended meanwhile."),
     "nan_logit_rows": ("vtcore_nan_logit_rows_total", "Tokens drawn from logits that held NaN."),
     "empty_logit_rows": ("vtcore_empty_logit_rows_total", "Tokens drawn where no id was allowed."),
+    "policy_breaches": (
+        "vtcore_policy_breaches_total",
+        "Times the scheduler policy broke its contract and lost its turn.",
+    ),
+    "kv_cache_spec_breaches": (
+        "vtcore_kv_cache_spec_breaches_total",
+        "Answers of KV-cache specs that could not be used.",
+    ),
     "illegal_drafts": ("vtcore_illegal_drafts_total", "Drafts of the drafter that were no legal token id."),
 }
 """Key of `Engine.stats` -> (name, help)."""
@@ -119,7 +150,8 @@ def _memory(engine: Engine, names: Mapping[str, str]) -> Iterator[Metric]:
     for index, (plan, pool) in enumerate(zip(memory.plans, memory.pools, strict=True)):
         labels = {**names, "pool": str(index), "lifetime": _lifetime(plan.lifetime)}
         unit = "slots" if plan.is_slot else "blocks"
-        total = pool.num_units - 1
+        # Beside the null unit, places of state checkpoints are no request's.
+        total = pool.num_units - 1 - plan.num_checkpoints
         used = total - pool.num_free
         yield Metric(
             f"vtcore_kv_{unit}_used", "gauge", used, f"{unit.capitalize()} that requests hold.", labels

@@ -6,11 +6,13 @@ Does not: schedule. One in-process executor; its calls run at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from vtcore.execution.model_runner import ModelRunner
-from vtcore.execution.sampled_step import SampledStep
 from vtcore.interfaces.batch import RowMasks, ScheduledBatch, StepResult
+
+if TYPE_CHECKING:
+    from vtcore.execution.model_runner import ModelRunner
+    from vtcore.execution.sampled_step import SampledStep
 
 
 class Executor(Protocol):

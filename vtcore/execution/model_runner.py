@@ -18,7 +18,8 @@ from vtcore.errors import EngineError
 from vtcore.execution.sampled_step import SampledStep
 from vtcore.execution.step_builder import PreparedStep, StepBuilder
 from vtcore.execution.tables import DeviceTables
-from vtcore.interfaces.batch import CopyOp, RowMasks, ScheduledBatch, TokenLogprobs
+from vtcore.execution.unit_copies import UnitCopies
+from vtcore.interfaces.batch import RowMasks, ScheduledBatch, TokenLogprobs
 from vtcore.interfaces.model_arch import ForwardOutput, Model
 from vtcore.interfaces.step import LayerCache
 from vtcore.kv_cache.planner import MemoryPlan
@@ -35,6 +36,7 @@ class _Launched:
 
     Args:
         sampling: Indices into batch.prefill of the rows that yield a token.
+        fork_spans: Index into batch.prefill of each fork's parent.
         uses_history: Whether a row of the step, or the drafter, reads the history column.
     """
 
@@ -42,6 +44,7 @@ class _Launched:
     prepared: PreparedStep
     output: ForwardOutput
     sampling: list[int]
+    fork_spans: list[int]
     uses_history: bool
 
 
@@ -74,7 +77,7 @@ class ModelRunner:
         self._drafter = drafter
         self._device = device
         self._builder = StepBuilder(plan, self.tables, vocab_size, device)
-        self._units = _units_by_pool(plan, caches, k_max)
+        self._copies = UnitCopies(plan, caches, k_max, device)
         self._launched: dict[int, _Launched] = {}
         self._illegal_drafts = torch.zeros((), dtype=torch.int64, device=device)
         if drafter is not None:
@@ -97,20 +100,21 @@ class ModelRunner:
             self.params.set(init.row, init.params, init.prompt_len)
         if self._drafter is not None and batch.inits:
             self._drafter.admit(batch.inits)
-        for op in batch.before:
-            self._copy(op)
+        self._copies.run(batch.before)
         prepared = self._builder.build(batch)
         self._assert_starts(batch, prepared)
         output = self._model.forward(prepared.inputs)
         if prepared.num_illegal is not None:
             self._illegal_drafts += prepared.num_illegal
-        rows = (*batch.uniform, *(p.row for p in batch.prefill))
+        rows = (*batch.uniform, *(p.row for p in batch.prefill), *(f.child for f in batch.forks))
+        span_of = {p.row: index for index, p in enumerate(batch.prefill)}
         drafter_reads = self._drafter is not None and self._drafter.needs_history
         self._launched[batch.step] = _Launched(
             batch,
             prepared,
             output,
             [i for i, p in enumerate(batch.prefill) if p.sample],
+            [span_of[fork.parent] for fork in batch.forks],
             drafter_reads or self.params.needs_history(rows),
         )
 
@@ -127,22 +131,31 @@ class ModelRunner:
         self._place_drafts(launched)
         output = self._sample_rows(launched, masks)
         ids = torch.zeros(0, dtype=torch.int64, device=self._device) if output is None else output.ids_N
+        num_own = uniform * query + len(launched.sampling)
         sampled_UQ = ids[: uniform * query].view(uniform, query)
         emitted_U = inputs.query_lens[:uniform]
         if query > 1:
             emitted_U = accept_matching(sampled_UQ, launched.prepared.drafts_UK, emitted_U)
-        drafts_BK = self._commit(launched, sampled_UQ, ids[uniform * query :], emitted_U)
+        drafts_BK = self._commit(launched, sampled_UQ, ids[uniform * query : num_own], emitted_U)
+        kept_C = None
+        if launched.batch.checkpoints:
+            kept_C = self._copies.keep_states(launched.batch, inputs, self.tables)
+        if launched.batch.forks:
+            self._start_forks(launched, ids[num_own:])
         prompt = tuple(self._prompt_logprobs(launched, index) for index in range(len(launched.batch.prefill)))
-        return SampledStep(launched.batch, inputs.computed, emitted_U, output, drafts_BK, prompt)
+        return SampledStep(launched.batch, inputs.computed, emitted_U, output, drafts_BK, prompt, kept_C)
 
-    def _copy(self, op: CopyOp) -> None:
-        if op.dst == 0:
-            raise EngineError("a copy names the null unit as its destination")
-        for tensor, is_zeroed in self._units[op.pool]:
-            if op.src:
-                tensor[op.dst] = tensor[op.src]
-            elif is_zeroed:
-                tensor[op.dst].zero_()
+    def _start_forks(self, launched: _Launched, first_F: Tensor) -> None:
+        """Place the forks where their parents stand, each with its own token, over copies of its own."""
+        batch, tables, inputs = launched.batch, self.tables, launched.prepared.inputs
+        rows_F = torch.tensor([fork.child for fork in batch.forks], device=self._device)
+        parents_F = torch.tensor(launched.fork_spans, device=self._device) + len(batch.uniform)
+        ends_F = inputs.computed.index_select(0, parents_F) + inputs.query_lens.index_select(0, parents_F)
+        tables.computed.index_copy_(0, rows_F, ends_F)
+        tables.last_token.index_copy_(0, rows_F, first_F)
+        if launched.uses_history:
+            tables.history[rows_F, ends_F] = first_F.to(tables.history.dtype)
+        self._copies.run(batch.after)
 
     def _assert_starts(self, batch: ScheduledBatch, prepared: PreparedStep) -> None:
         """Prefill positions come from the host and must be where the device stands."""
@@ -176,11 +189,18 @@ class ModelRunner:
             last_N = torch.tensor([s.offset + s.length - 1 for s in spans], device=self._device)
             hidden_NH = torch.cat((hidden_NH, launched.output.hidden.index_select(0, last_N)))
             positions_N = torch.cat((positions_N, inputs.positions.index_select(0, last_N) + 1))
+        logits_NV = self._model.logits(hidden_NH)
         rows = [row for row in batch.uniform for _ in range(query)]
         rows += [batch.prefill[i].row for i in launched.sampling]
+        if batch.forks:
+            own = {span: num_uniform + place for place, span in enumerate(launched.sampling)}
+            parents_F = torch.tensor([own[span] for span in launched.fork_spans], device=self._device)
+            logits_NV = torch.cat((logits_NV, logits_NV.index_select(0, parents_F)))
+            positions_N = torch.cat((positions_N, positions_N.index_select(0, parents_F)))
+            rows += [fork.child for fork in batch.forks]
         history = self.tables.history if launched.uses_history else None
         flat_masks = _flat_masks(rows, uniform * query, query, masks) if masks else None
-        return self.sampler.sample(self._model.logits(hidden_NH), rows, positions_N, history, flat_masks)
+        return self.sampler.sample(logits_NV, rows, positions_N, history, flat_masks)
 
     def _commit(
         self, launched: _Launched, sampled_UQ: Tensor, first_N: Tensor, emitted_U: Tensor
@@ -249,18 +269,6 @@ class ModelRunner:
         hidden_PH = launched.output.hidden[span.offset : span.offset + len(prefill.targets)]
         targets = torch.tensor(prefill.targets, device=self._device)
         return tuple(prompt_logprobs(self._model.logits, hidden_PH, targets, prefill.prompt_logprobs))
-
-
-def _units_by_pool(
-    plan: MemoryPlan, caches: Mapping[str, LayerCache], k_max: int
-) -> list[list[tuple[Tensor, bool]]]:
-    """By pool, every cache tensor and whether a fresh unit of it starts at zero."""
-    units: list[list[tuple[Tensor, bool]]] = [[] for _ in plan.pools]
-    for index, pool in enumerate(plan.pools):
-        for spec in pool.specs:
-            for name, tensor_spec in spec.tensors(k_max).items():
-                units[index] += [(caches[layer][name], tensor_spec.zeroed) for layer in spec.layers]
-    return units
 
 
 def _flat_masks(

@@ -21,9 +21,11 @@ class SampledStep:
     Args:
         computed_B: The rows' lengths before the step.
         emitted_U: Tokens each uniform row emits.
-        output: Samples of all logit rows: U * Q of the uniform rows, then N. None when nothing was sampled.
+        output: Samples of all logit rows: U * Q of the uniform rows, N, then one per fork. None when nothing
+            was sampled.
         drafts_BK: Drafts of every row after the step; None without a drafter.
         prompt: Prompt log probabilities, one tuple per prefill row.
+        kept_C: Whether each checkpoint was written; None when the batch has none.
     """
 
     batch: ScheduledBatch
@@ -32,6 +34,7 @@ class SampledStep:
     output: SampleOutput | None
     drafts_BK: Tensor | None
     prompt: tuple[tuple[TokenLogprobs, ...], ...]
+    kept_C: Tensor | None
 
     def to_host(self) -> StepResult:
         """Wait for the device and copy everything over."""
@@ -47,6 +50,16 @@ class SampledStep:
             at += prefill.sample
         prompt = ((),) * len(batch.uniform) + self.prompt
         rows = (*batch.uniform, *(p.row for p in batch.prefill))
+        place = {row: index for index, row in enumerate(rows)}
+        forks = tuple(
+            RowResult(
+                fork.child,
+                positions[place[fork.parent]],
+                (ids[at + index],),
+                tuple(entry for entry in logprobs[at + index : at + index + 1] if entry is not None),
+            )
+            for index, fork in enumerate(batch.forks)
+        )
         return StepResult(
             batch.step,
             tuple(
@@ -59,5 +72,7 @@ class SampledStep:
                     prompt[index],
                 )
                 for index, (row, (start, end)) in enumerate(zip(rows, spans, strict=True))
-            ),
+            )
+            + forks,
+            () if self.kept_C is None else tuple(self.kept_C.tolist()),
         )

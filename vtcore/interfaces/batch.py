@@ -83,6 +83,9 @@ class EngineRequest:
         prompt_logprobs: None, or how many of the most likely ids per prompt position; -1 is all.
         arrival_s: The core's clock.
         needs_mask: A host mask (grammar) takes part in sampling this request.
+        policy_args: For the scheduler policy, as a JSON object, checked; "" brings none.
+        cache_salt: Blocks and states are shared only between requests of equal salt.
+        fork_of: Id of the request whose prompt this one shares, token by token; "" is of its own.
     """
 
     id: str
@@ -96,6 +99,9 @@ class EngineRequest:
     priority: int = 0
     tenant: str = ""
     needs_mask: bool = False
+    policy_args: str = ""
+    cache_salt: str = ""
+    fork_of: str = ""
 
 
 @frozen
@@ -132,11 +138,33 @@ class RowInit:
 
 @frozen
 class CopyOp:
-    """A unit of a pool is written before the forward: `src` 0 zeroes `dst`, else it is copied there."""
+    """A unit of a pool is written as a whole: `src` 0 zeroes `dst`, else it is copied there."""
 
     pool: int
     src: int
     dst: int
+
+
+@frozen
+class Checkpoint:
+    """A row's state after `position` tokens is to be kept in slot `dst` of a slot pool.
+
+    Taken at the end of the step's sampling if computed < position <= the row's new `computed`; of a prefill
+    row only if it is its new `computed`.
+    """
+
+    pool: int
+    row: int
+    position: int
+    dst: int
+
+
+@frozen
+class Fork:
+    """Row `child` samples from the same logits as prefill row `parent` and goes on from its end."""
+
+    parent: int
+    child: int
 
 
 @frozen
@@ -170,6 +198,9 @@ class ScheduledBatch:
         max_context: Upper bound of computed + query over the uniform rows, in tokens; 0 without any.
         before: Copies in list order.
         uniform: Rows; they come first in the flat token layout, in this order.
+        forks: Rows that share the last logits of a sampling prefill row of this step, and are admitted by it.
+        after: Copies in list order, when the step has sampled and before the next one's `before`.
+        checkpoints: States to keep, when the step has sampled and before `after`.
     """
 
     step: int
@@ -181,6 +212,9 @@ class ScheduledBatch:
     before: tuple[CopyOp, ...]
     uniform: tuple[int, ...]
     prefill: tuple[PrefillRow, ...]
+    forks: tuple[Fork, ...] = ()
+    after: tuple[CopyOp, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -195,7 +229,7 @@ class RowResult:
     Args:
         position: The row's `computed` before the step.
         tokens: Emitted tokens; the first stands at position + 1 in a uniform row, at position + the chunk's
-            length in a sampled prefill row.
+            length in a sampled prefill row, at its parent's in a fork.
         logprobs: One per emitted token when asked, else empty.
         drafts: The row's drafts after the step, -1 from the first unused entry on.
         prompt_logprobs: One per target of a prefill row.
@@ -211,10 +245,15 @@ class RowResult:
 
 @frozen
 class StepResult:
-    """Results of one step: uniform rows first, then prefill rows, in batch order."""
+    """Results of one step: uniform rows first, then prefill rows, then forks, in batch order.
+
+    Args:
+        checkpoints: Whether each checkpoint of the batch was written, in its order.
+    """
 
     step: int
     rows: tuple[RowResult, ...]
+    checkpoints: tuple[bool, ...] = ()
 
 
 @frozen

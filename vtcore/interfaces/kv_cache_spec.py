@@ -98,6 +98,11 @@ class KVCacheSpec(ABC):
         Empty means that the group cannot be rolled back; speculation is then refused.
         """
 
+    @property
+    def state_chunk(self) -> int:
+        """Slots only: states are kept at multiples of so many tokens, >= 1; where the kernel stops anyway."""
+        return 1
+
     @abstractmethod
     def tensors(self, k_max: int) -> Mapping[str, TensorSpec]:
         """Tensors of ONE unit of ONE layer when up to `k_max` drafts may be verified per step."""
@@ -120,7 +125,11 @@ class KVCacheSpec(ABC):
         return range(-(-num_committed // self.block_size))
 
     def hit(self, present: Callable[[int], bool], limit: int) -> int:
-        """Longest usable cached prefix, in blocks, at most `limit`; pure and monotone in `present`."""
+        """Longest usable cached prefix, in blocks, at most `limit`; pure and monotone in `present`.
+
+        Args:
+            present: Whether block i is cached; of a slot pool, whether a state right after block i is.
+        """
         for index in range(limit):
             if not present(index):
                 return index

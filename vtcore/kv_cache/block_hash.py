@@ -10,6 +10,8 @@ import struct
 from collections.abc import Sequence
 
 ROOT_TAG = b"vtcore/block-hash/v1/"
+SALT_TAG = b"vtcore/cache-salt/v1/"
+"""Without it a salt that spells a block's token ids would continue the chain of that block."""
 
 
 def root_hash(seed: str | None = None) -> bytes:
@@ -23,6 +25,11 @@ def root_hash(seed: str | None = None) -> bytes:
         32 bytes.
     """
     return hashlib.sha256(ROOT_TAG + (seed or "").encode()).digest()
+
+
+def salted_root(root: bytes, salt: str) -> bytes:
+    """Parent of the first block of requests that share only with requests of the same salt; "" has none."""
+    return hashlib.sha256(SALT_TAG + root + salt.encode()).digest() if salt else root
 
 
 def extend_hashes(hashes: list[bytes], tokens: Sequence[int], block_size: int, root: bytes) -> None:

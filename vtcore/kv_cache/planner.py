@@ -5,12 +5,17 @@ Does not: allocate or ask a device; `available_bytes` is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import lcm
+from types import MappingProxyType
 
 from attrs import frozen
 
 from vtcore.errors import ConfigError, MemoryPlanError
 from vtcore.interfaces.kv_cache_spec import DTYPE_BYTES, KVCacheSpec, Lifetime, Slot, Whole, Window
+from vtcore.kv_cache.spec_answers import SpecAnswers, spec_name
+
+_NO_OWNERS: Mapping[str, str] = MappingProxyType({})
 
 
 @frozen
@@ -21,6 +26,8 @@ class PoolPlan:
         num_units: Units, the null unit included.
         unit_bytes: Bytes of one unit over all groups and layers.
         slots_per_request: State columns S of a slot pool, 0 for paged pools.
+        num_checkpoints: Slots of a slot pool beside those of running requests; 0 for paged pools.
+        owners: Each group's kind and who offers it, for messages.
     """
 
     lifetime: Lifetime
@@ -28,6 +35,8 @@ class PoolPlan:
     num_units: int
     unit_bytes: int
     slots_per_request: int = 0
+    num_checkpoints: int = 0
+    owners: tuple[str, ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -46,7 +55,7 @@ class MemoryPlan:
 
     Args:
         max_model_len: Tokens a single request may reach, prompt and output.
-        num_blocks: Usable blocks of each unbounded pool; 0 when bytes were given and no pool is unbounded.
+        num_blocks: Usable blocks of each unbounded pool; 0 when no pool is unbounded.
         table_bytes: Of the device tables.
     """
 
@@ -56,6 +65,17 @@ class MemoryPlan:
     max_model_len: int
     weight_bytes: int = 0
     table_bytes: int = 0
+
+    @property
+    def grid(self) -> int:
+        """Tokens between positions at which every pool's content can be kept for a prefix hit."""
+        slots = (spec for pool in self.pools if pool.is_slot for spec in pool.specs)
+        return lcm(self.block_size, *(SpecAnswers(spec).state_chunk for spec in slots))
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of all state checkpoints, part of the pools' own."""
+        return sum(pool.num_checkpoints * pool.unit_bytes for pool in self.pools)
 
     @property
     def cache_bytes(self) -> int:
@@ -87,14 +107,16 @@ class PlanLimits:
     """What sizes the pools: `num_blocks` or `kv_cache_memory_bytes`, one of them None.
 
     Args:
-        num_blocks: Usable blocks of each unbounded pool, >= 1.
+        num_blocks: Usable blocks of each unbounded pool, >= 1; without effect if there is none.
         kv_cache_memory_bytes: Bytes of all pools and device tables, null units included, >= 1.
         max_model_len: As resolved, in tokens.
         max_model_len_pinned: Whether the user gave it; else it is cut to what the pool holds.
         max_query: Query tokens of one request that may be in flight at once.
         lookahead: Positions beyond the query that the drafter may write.
         k_max: Drafts verified per step at most.
+        num_checkpoints: States kept for prefix hits, >= 0; without slot pools it has no effect.
         available_bytes: Memory that weights and caches may use; None does not check.
+        spec_owners: Kind of KV-cache spec -> itself and its distribution, for messages.
     """
 
     block_size: int
@@ -106,25 +128,38 @@ class PlanLimits:
     max_query: int
     lookahead: int = 0
     k_max: int = 0
+    num_checkpoints: int = 0
     available_bytes: int | None = None
     weight_bytes: int = 0
+    spec_owners: Mapping[str, str] = _NO_OWNERS
+
+    def answers(self, spec: KVCacheSpec) -> SpecAnswers:
+        """A spec to be asked."""
+        return SpecAnswers(spec, self.spec_owners.get(spec.kind))
 
 
-def group_by_lifetime(specs: Sequence[KVCacheSpec]) -> list[tuple[Lifetime, tuple[KVCacheSpec, ...]]]:
+def group_by_lifetime(
+    specs: Sequence[KVCacheSpec], owners: Mapping[str, str] = _NO_OWNERS
+) -> list[tuple[Lifetime, tuple[KVCacheSpec, ...]]]:
     """Groups that share a pool: `Whole` first, windows by length, slots last.
+
+    Args:
+        owners: As `PlanLimits.spec_owners`.
 
     Raises:
         ConfigError: Two groups name the same layer.
+        PluginError: A spec's layers or lifetime are wrong data.
     """
     seen: dict[str, str] = {}
-    for spec in specs:
-        for layer in spec.layers:
+    asked = [SpecAnswers(spec, owners.get(spec.kind)) for spec in specs]
+    for spec, answers in zip(specs, asked, strict=True):
+        for layer in answers.layers:
             if layer in seen:
                 raise ConfigError(f"layer {layer!r} is in two cache groups ({seen[layer]} and {spec.kind})")
             seen[layer] = spec.kind
     lifetimes: dict[Lifetime, list[KVCacheSpec]] = {}
-    for spec in specs:
-        lifetimes.setdefault(spec.lifetime, []).append(spec)
+    for spec, answers in zip(specs, asked, strict=True):
+        lifetimes.setdefault(answers.lifetime, []).append(spec)
     return sorted(((life, tuple(group)) for life, group in lifetimes.items()), key=lambda x: _rank(x[0]))
 
 
@@ -135,14 +170,18 @@ def plan_memory(specs: Sequence[KVCacheSpec], limits: PlanLimits) -> MemoryPlan:
         MemoryPlanError: A pinned max_model_len does not fit the blocks, `kv_cache_memory_bytes` hold less
             than one request or one block, or pools and weights do not fit `available_bytes`; the message has
             the numbers and the nearest value that fits.
+        ConfigError: Two groups name the same layer.
+        PluginError: A spec answers what its interface does not allow.
         ValueError: Not exactly one of `num_blocks` and `kv_cache_memory_bytes` is given.
     """
-    groups = group_by_lifetime(specs)
+    groups = group_by_lifetime(specs, limits.spec_owners)
     num_blocks = limits.num_blocks
     if limits.kv_cache_memory_bytes is not None and num_blocks is None:
         num_blocks = _blocks_in(limits.kv_cache_memory_bytes, groups, limits)
     elif num_blocks is None or limits.kv_cache_memory_bytes is not None:
         raise ValueError("either num_blocks or kv_cache_memory_bytes sizes the pools")
+    elif not _is_unbounded(groups):
+        num_blocks = 0
     max_model_len = limits.max_model_len
     if _is_unbounded(groups):
         max_model_len = _fit_max_model_len(limits, num_blocks)
@@ -207,12 +246,13 @@ def _blocks_in(num_bytes: int, groups: Groups, limits: PlanLimits) -> int:
         raise MemoryPlanError(
             f"kv_cache_memory_bytes={num_bytes} ({_mib(num_bytes)}) is less than the caches and tables of "
             f"{for_what} need, {needed} bytes ({_mib(needed)}); raise it to that, or lower max_num_seqs"
+            + (", num_state_checkpoints" if limits.num_checkpoints else "")
             + (" or max_model_len" if limits.max_model_len_pinned else "")
         )
     if not least:
         return 0
     whole = [spec for life, specs in groups if isinstance(life, Whole) for spec in specs]
-    too_many = num_bytes // sum(spec.unit_bytes(limits.k_max) for spec in whole) + 1
+    too_many = num_bytes // sum(limits.answers(spec).unit_bytes(limits.k_max) for spec in whole) + 1
     return _largest(lambda num_blocks: _cost(groups, limits, num_blocks) <= num_bytes, least, too_many)
 
 
@@ -245,15 +285,22 @@ def _plan_pool(
     num_blocks: int,
     max_model_len: int,
 ) -> PoolPlan:
-    unit_bytes = sum(spec.unit_bytes(limits.k_max) for spec in specs)
+    asked = [limits.answers(spec) for spec in specs]
+    owners = tuple(limits.spec_owners.get(spec.kind) or spec_name(spec) for spec in specs)
+    unit_bytes = sum(answers.unit_bytes(limits.k_max) for answers in asked)
     if isinstance(lifetime, Whole):
-        return PoolPlan(lifetime, specs, num_blocks + 1, unit_bytes)
-    per_request = max(spec.max_units(max_model_len, limits.max_query, limits.lookahead) for spec in specs)
-    columns = 0
+        return PoolPlan(lifetime, specs, num_blocks + 1, unit_bytes, owners=owners)
+    per_request = max(
+        answers.max_units(max_model_len, limits.max_query, limits.lookahead) for answers in asked
+    )
+    columns = checkpoints = 0
     if isinstance(lifetime, Slot):
-        columns = limits.k_max + 1
+        columns, checkpoints = limits.k_max + 1, limits.num_checkpoints
+        # The plan's grid is their multiple, for whoever asks for it; wrong ones stop the start here.
+        lcm(*(answers.state_chunk for answers in asked))
         per_request *= columns
-    return PoolPlan(lifetime, specs, limits.max_num_seqs * per_request + 1, unit_bytes, columns)
+    num_units = limits.max_num_seqs * per_request + checkpoints + 1
+    return PoolPlan(lifetime, specs, num_units, unit_bytes, columns, checkpoints, owners)
 
 
 def _table_bytes(pools: Sequence[PoolPlan], limits: PlanLimits, max_model_len: int) -> int:
@@ -263,7 +310,9 @@ def _table_bytes(pools: Sequence[PoolPlan], limits: PlanLimits, max_model_len: i
     per_row = shape.num_positions * int32 + (4 + limits.k_max) * int64
     for pool in pools:
         per_row += (pool.slots_per_request if pool.is_slot else shape.num_blocks) * int64
-        per_row += sum(spec.window_bytes(limits.k_max) * len(spec.layers) for spec in pool.specs)
+        per_row += sum(
+            limits.answers(spec).window_bytes(limits.k_max) * len(spec.layers) for spec in pool.specs
+        )
     return per_row * (limits.max_num_seqs + 1)
 
 
@@ -281,12 +330,16 @@ def _check_fits(plan: MemoryPlan, groups: Groups, limits: PlanLimits) -> None:
         remedy = f"the largest kv_cache_memory_bytes that fits is {fitting}"
     elif limits.max_model_len_pinned and fitting * limits.block_size < limits.max_model_len:
         remedy += f", with max_model_len at most {fitting * limits.block_size}"
+    what, none = f"{name}={given} and max_num_seqs={limits.max_num_seqs} need", f"no {name} fits"
+    if name == "num_blocks" and not _is_unbounded(groups):
+        what, none = f"max_num_seqs={limits.max_num_seqs} needs", "it does not fit"
     if not fitting:
-        remedy = f"no {name} fits: lower max_num_seqs, use a smaller dtype or free memory"
+        fewer = "max_num_seqs or num_state_checkpoints" if limits.num_checkpoints else "max_num_seqs"
+        remedy = f"{none}: lower {fewer}, use a smaller dtype or free memory"
     if limits.weight_bytes > limits.available_bytes:
-        remedy = f"no {name} fits, for the weights alone do not: use a smaller model or dtype, or free memory"
+        remedy = f"{none}, for the weights alone do not: use a smaller model or dtype, or free memory"
     raise MemoryPlanError(
-        f"{name}={given} and max_num_seqs={limits.max_num_seqs} need "
+        f"{what} "
         f"{_mib(plan.total_bytes)} (weights {_mib(plan.weight_bytes)}, caches {_mib(plan.cache_bytes)}, "
         f"tables {_mib(plan.table_bytes)}), available are {_mib(limits.available_bytes)}; {remedy}"
     )

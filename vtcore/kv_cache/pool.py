@@ -5,7 +5,7 @@ Does not: hold tensors. Id 0 is null: it is never handed out, held or cached.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 
 from vtcore.errors import EngineError
@@ -30,13 +30,25 @@ class UnitPool:
         """Rises whenever the set of cached hashes changes."""
         self.recycled: list[int] | None = None
         """When a list: ids whose content died are appended, in order; for tests that poison them."""
+        self.num_gaps = 0
+        """Cached hashes whose predecessor in the chain is not cached, or was not told to `publish`.
+
+        While 0, of any chain exactly the first so and so many hashes are cached.
+        """
+        self._parent_of: list[bytes | None] = [None] * num_units
+        self._num_children: dict[bytes, int] = {}
         self._free: deque[int] = deque(range(1, num_units))
         self._unheld: OrderedDict[int, None] = OrderedDict()
 
     @property
+    def num_unused(self) -> int:
+        """Ids that nobody holds, cached ones too."""
+        return len(self._free) + len(self._unheld)
+
+    @property
     def num_free(self) -> int:
         """Ids that `allocate` can hand out now."""
-        return len(self._free) + len(self._unheld)
+        return self.num_unused
 
     def allocate(self, count: int) -> list[int]:
         """Hand out `count` ids with one reference each; cached ones only when no other is left.
@@ -51,10 +63,7 @@ class UnitPool:
             if self._free:
                 unit = self._free.popleft()
             else:
-                unit, _ = self._unheld.popitem(last=False)
-                self._forget(unit)
-                if self.recycled is not None:
-                    self.recycled.append(unit)
+                unit = self._evict()
             self.ref[unit] = 1
             ids.append(unit)
         return ids
@@ -85,12 +94,34 @@ class UnitPool:
             else:
                 self._unheld[unit] = None
 
-    def publish(self, unit: int, block_hash: bytes) -> None:
-        """Make a held unit findable; a hash that another unit already has is left to that one."""
+    def publish(self, unit: int, block_hash: bytes, parent: bytes | None = None) -> None:
+        """Make a held unit findable; a hash that another unit already has is left to that one.
+
+        Args:
+            parent: The hash before it in its chain, b"" for a first one; None is unknown.
+        """
         if block_hash not in self.by_hash and self.hash_of[unit] is None:
             self.by_hash[block_hash] = unit
             self.hash_of[unit] = block_hash
             self.generation += 1
+            self._parent_of[unit] = parent
+            if parent:
+                self._num_children[parent] = self._num_children.get(parent, 0) + 1
+            self.num_gaps += self._is_gap(parent) - self._num_children.get(block_hash, 0)
+
+    def forget_all(self) -> None:
+        """Drop every hash: what nobody holds becomes free, what is held goes on unnamed."""
+        for unit in self._unheld:
+            self._free.append(unit)
+            if self.recycled is not None:
+                self.recycled.append(unit)
+        self._unheld.clear()
+        self.hash_of = [None] * self.num_units
+        self.by_hash.clear()
+        self._parent_of = [None] * self.num_units
+        self._num_children.clear()
+        self.num_gaps = 0
+        self.generation += 1
 
     def find(self, block_hash: bytes) -> int | None:
         """The unit cached under a hash; has no effect on the order of eviction."""
@@ -123,12 +154,31 @@ class UnitPool:
             problems.append("a free unit still has a hash")
         if {h: u for u, h in enumerate(self.hash_of) if h is not None} != self.by_hash:
             problems.append("hashes and their index differ")
+        parents = [self._parent_of[unit] for unit in self.by_hash.values()]
+        if sum(map(self._is_gap, parents)) != self.num_gaps or Counter(filter(None, parents)) != Counter(
+            self._num_children
+        ):
+            problems.append("gaps or children differ from a recount")
         if problems:
             raise EngineError("pool: " + "; ".join(problems))
 
-    def _forget(self, unit: int) -> None:
+    def _evict(self) -> int:
+        """Take the cached id that was let go of first."""
+        unit, _ = self._unheld.popitem(last=False)
         block_hash = self.hash_of[unit]
         assert block_hash is not None
         del self.by_hash[block_hash]
         self.hash_of[unit] = None
         self.generation += 1
+        parent = self._parent_of[unit]
+        if parent:
+            self._num_children[parent] -= 1
+            if not self._num_children[parent]:
+                del self._num_children[parent]
+        self.num_gaps += self._num_children.get(block_hash, 0) - self._is_gap(parent)
+        if self.recycled is not None:
+            self.recycled.append(unit)
+        return unit
+
+    def _is_gap(self, parent: bytes | None) -> bool:
+        return parent is None or (parent != b"" and parent not in self.by_hash)

@@ -5,7 +5,7 @@ Does not: allocate, hold tensors or know a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from attrs import frozen
@@ -57,11 +57,13 @@ class RecurrentStateSpec(KVCacheSpec):
 
     Args:
         state: (name, shape of one slot, dtype name) of each tensor of one layer.
+        chunk: Tokens per chunk of the kernel that computes prompts; see `state_chunk`.
     """
 
     kind: ClassVar[str] = "recurrent_state"
 
     state: tuple[tuple[str, tuple[int, ...], str], ...]
+    chunk: int = 1
 
     @property
     def lifetime(self) -> Lifetime:
@@ -76,6 +78,18 @@ class RecurrentStateSpec(KVCacheSpec):
     def tensors(self, k_max: int) -> Mapping[str, TensorSpec]:
         """The declared tensors, zeroed when a request is admitted."""
         return {name: TensorSpec(shape, dtype, zeroed=True) for name, shape, dtype in self.state}
+
+    @property
+    def state_chunk(self) -> int:
+        """The kernel's chunk."""
+        return self.chunk
+
+    def hit(self, present: Callable[[int], bool], limit: int) -> int:
+        """The longest prefix at whose very end a state is kept; those before it are not needed."""
+        for blocks in range(limit, 0, -1):
+            if present(blocks - 1):
+                return blocks
+        return 0
 
     def max_units(self, num_tokens: int, max_query: int, lookahead: int) -> int:
         """One; the core keeps one such unit per state column (1 + k_max of them)."""

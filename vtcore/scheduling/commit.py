@@ -5,8 +5,13 @@ Does not: choose what runs next. Frames commit in the order they were launched.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
 from vtcore.errors import EngineError
-from vtcore.interfaces.batch import RequestUpdate, RowResult, StepResult, TokenLogprobs
+from vtcore.interfaces.batch import Checkpoint, RequestUpdate, RowResult, StepResult, TokenLogprobs
 from vtcore.scheduling.frame import Frame
 from vtcore.scheduling.request_state import RequestState
 from vtcore.scheduling.scheduler import Scheduler
@@ -36,6 +41,7 @@ def commit(
     # One look at all epochs: a row released while this loop runs is the loop's own row, once.
     is_alive = rows.epoch[frame.rows] == frame.epochs
     rows.inflight[frame.rows[is_alive]] -= 1
+    checkpoints = _settle_checkpoints(scheduler, frame, result, is_alive)
     alive, frame_rows, bounds = is_alive.tolist(), frame.rows.tolist(), frame.bounds.tolist()
     for index, (request, row_result) in enumerate(zip(frame.requests, result.rows, strict=True)):
         if not alive[index]:
@@ -43,10 +49,32 @@ def commit(
             continue
         prefill = index >= frame.num_uniform
         _check(request, row_result, frame_rows[index], bounds[index], frame.queries[index], prefill)
-        update = _commit_row(scheduler, request, row_result, frame.queries[index], prefill)
+        kept = checkpoints.get(frame_rows[index], ())
+        update = _commit_row(scheduler, request, row_result, frame.queries[index], prefill, kept)
         if update is not None:
             updates.append(update)
     return updates
+
+
+def _settle_checkpoints(
+    scheduler: Scheduler, frame: Frame, result: StepResult, is_alive: NDArray[np.bool_]
+) -> dict[int, list[Checkpoint]]:
+    """Give back what was not written, or whose row has another owner by now; the rest by row."""
+    if len(result.checkpoints) != len(frame.batch.checkpoints):
+        raise EngineError(
+            f"step {frame.step} got {len(result.checkpoints)} checkpoints, not {len(frame.batch.checkpoints)}"
+        )
+    if not frame.keepers:
+        return {}
+    alive_rows = set(frame.rows[is_alive].tolist())
+    written: dict[int, list[Checkpoint]] = {}
+    entries = zip(frame.batch.checkpoints, result.checkpoints, frame.keepers, strict=True)
+    for checkpoint, is_written, request in entries:
+        if is_written and checkpoint.row in alive_rows and request.may_publish:
+            written.setdefault(checkpoint.row, []).append(checkpoint)
+        else:
+            scheduler.memory.put_checkpoint(checkpoint, None)
+    return written
 
 
 def _check(request: RequestState, result: RowResult, row: int, bound: int, query: int, prefill: bool) -> None:
@@ -65,12 +93,18 @@ def _check(request: RequestState, result: RowResult, row: int, bound: int, query
 
 
 def _commit_row(
-    scheduler: Scheduler, request: RequestState, result: RowResult, query: int, prefill: bool
+    scheduler: Scheduler,
+    request: RequestState,
+    result: RowResult,
+    query: int,
+    prefill: bool,
+    checkpoints: Sequence[Checkpoint],
 ) -> RequestUpdate | None:
     emitted = len(result.tokens)
     advanced = query if prefill else emitted
-    if advanced != query:
+    if not prefill and query > 1:
         scheduler.rows.bound[request.row] -= query - advanced
+        scheduler.rows.least[request.row] += advanced - 1
     request.computed = result.position + advanced
     request.home_drafts = result.drafts
     first_new = len(request.tokens)
@@ -82,6 +116,10 @@ def _commit_row(
     finish_reason, stop_reason = _append(request, result.tokens)
     request.computed = min(request.computed, len(request.tokens) - 1) if emitted else request.computed
     scheduler.memory.publish(request)
+    for checkpoint in checkpoints:
+        is_known = checkpoint.position <= request.computed
+        kept = scheduler.memory.put_checkpoint(checkpoint, request if is_known else None)
+        scheduler.counters.state_checkpoints += kept
     update = _update(request, result, first_new, finish_reason, stop_reason)
     if finish_reason is not None:
         scheduler.finish(request.id)
@@ -93,15 +131,15 @@ def _commit_row(
 def _append(request: RequestState, tokens: tuple[int, ...]) -> tuple[str | None, int | None]:
     """Append until a stop token, then until the limit; the rest of an accepted run is cut."""
     req = request.req
-    min_tokens = req.params.min_tokens
+    known, first_stop = request.tokens, request.num_prompt + req.params.min_tokens
     for token in tokens:
-        request.tokens.append(token)
-        if request.num_output >= min_tokens:
+        known.append(token)
+        if len(known) >= first_stop:
             if token in req.eos_token_ids:
                 return "stop", None
             if token in req.stop_token_ids:
                 return "stop", token
-        if len(request.tokens) >= request.limit:
+        if len(known) >= request.limit:
             return "length", None
     return None, None
 
@@ -113,7 +151,8 @@ def _update(
     finish_reason: str | None,
     stop_reason: int | None,
 ) -> RequestUpdate | None:
-    tokens = tuple(request.tokens[first_new:])
+    num_new = len(request.tokens) - first_new
+    tokens = result.tokens if num_new == len(result.tokens) else result.tokens[:num_new]
     prompt_logprobs = _new_prompt_logprobs(request, result)
     if not tokens and not prompt_logprobs:
         return None
@@ -130,6 +169,8 @@ def _update(
 
 def _new_prompt_logprobs(request: RequestState, result: RowResult) -> tuple[tuple[int, TokenLogprobs], ...]:
     """Those of positions not yet reported; a recompute after preemption makes old ones again."""
+    if not result.prompt_logprobs:
+        return ()
     news = tuple(
         (position, entry)
         for position, entry in enumerate(result.prompt_logprobs, start=result.position + 1)

@@ -15,13 +15,14 @@ from vtcore.scheduling.request_state import RequestState
 
 @define(eq=False)
 class Frame:
-    """One launched step, rows in batch order (uniform first).
+    """One launched step, rows in batch order: uniform, prefill, forks.
 
     Args:
         rows, epochs: Row of each entry and its epoch at launch.
         bounds: Upper bound of each row's `computed` before this step, in tokens.
         queries: Query tokens of each entry.
         emits: Whether the entry yields tokens.
+        keepers: Whose states the batch's checkpoints are, in their order.
         sampled: Whether launch_sample was called.
     """
 
@@ -32,6 +33,7 @@ class Frame:
     bounds: NDArray[np.int64]
     queries: list[int]
     emits: list[bool]
+    keepers: list[RequestState]
     sampled: bool = False
 
     @property

@@ -1,28 +1,27 @@
 """Calls a scheduler policy and checks what it says: the seam at which plugin output is untrusted.
 
-Does not: admit or preempt. A breach (exception, no permutation, repeated slowness) costs the policy its turn:
-first come, first served for that step, a counter and one log line; after `MAX_BREACHES` the policy is off.
+Does not: admit or preempt. A breach (exception, wrong type, no permutation, repeated slowness) costs the
+policy its turn: first come, first served for that step, and a counter; the first few are logged, and so is
+the one that ends it, `MAX_BREACHES`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from vtcore.interfaces.scheduler_policy import (
-    Event,
-    PolicyContext,
-    RunningView,
-    SchedulerPolicy,
-    WaitingView,
-)
+from vtcore.interfaces.scheduler_policy import Event, PolicyContext, SchedulerPolicy, WaitingView
 from vtcore.kv_cache.request_memory import RequestMemory
+from vtcore.scheduling.policy_frames import line_in_policy
+from vtcore.scheduling.policy_views import PolicyViews
 from vtcore.scheduling.request_state import RequestState
 from vtcore.scheduling.waiting import WaitingQueue
 
 log = logging.getLogger(__name__)
 
 MAX_BREACHES = 100
+LOGGED_BREACHES = 3
+"""Breaches that are logged one by one; the next line is that the policy is off."""
 MAX_WINDOW = 1024
 SLOW_STEPS = 3
 """Consecutive slow `order` calls that make a breach."""
@@ -37,6 +36,7 @@ class PolicyGuard:
         memory: For cached lengths and freeable units shown to the policy.
         time_limit_s: Longest `order` may take; None is no limit.
         starvation_s: A request that waits longer goes first whatever the policy says.
+        name: The policy's, as registered; "" shows its class alone.
     """
 
     def __init__(
@@ -46,18 +46,25 @@ class PolicyGuard:
         memory: RequestMemory,
         time_limit_s: float | None = 0.005,
         starvation_s: float = 30.0,
+        name: str = "",
     ) -> None:
         self._policy = policy
         self._clock = clock
-        self._memory = memory
+        self._views = PolicyViews(policy, memory)
         self._time_limit_s = time_limit_s
         self._starvation_s = starvation_s
+        self._name = name
         self._slow = 0
-        self._cached: dict[str, tuple[int, int]] = {}
         self.breaches = 0
-        self.wants_events = type(policy).on_events is not SchedulerPolicy.on_events
-        self._own_victim = type(policy).victim is not SchedulerPolicy.victim
+        # What is not overridden is not called, and no view is made for it.
+        own = type(policy)
+        self.wants_events = own.on_events is not SchedulerPolicy.on_events
+        self._own_victim = own.victim is not SchedulerPolicy.victim
+        self._own_key = own.key is not SchedulerPolicy.key
+        self._own_is_active = own.is_active is not SchedulerPolicy.is_active
         self._window = min(max(policy.window, 1), MAX_WINDOW)
+        if warning := prefix_caching_warning(policy, memory.prefix_caching):
+            log.warning("%s", warning)
 
     @property
     def is_off(self) -> bool:
@@ -66,15 +73,30 @@ class PolicyGuard:
 
     @property
     def is_static(self) -> bool:
-        """Whether admission follows the keys alone; else `candidates` is asked once per step."""
+        """Whether admission follows the keys alone, in every step."""
         return self._policy.static or self.is_off
 
+    def view_of_arrival(self, request: RequestState) -> WaitingView:
+        """An arriving request as `key` sees it."""
+        return self._views.arriving(request, self._clock())
+
     def order_key(self, request: RequestState) -> tuple[object, ...]:
-        """(policy key..., arrival, id) of an arriving request; a bad key counts as a breach and as ()."""
+        """(policy key..., arrival, id) of an arriving request; a bad key counts as a breach and as ().
+
+        What the request brings for the policy is read here too; if it does not fit, that is a breach, and the
+        policy sees its defaults.
+        """
         key: tuple[int | float | str, ...] = ()
-        if not self.is_off:
+        if self.is_off:
+            return ((), request.req.arrival_s, request.id)
+        if request.req.policy_args:
             try:
-                key = tuple(self._policy.key(self._waiting_view(request, self._clock(), 0)))
+                self._views.read_args(request)
+            except (Exception, SystemExit) as error:
+                self._breach("args_class", error)
+        if self._own_key and not self.is_off:
+            try:
+                key = tuple(self._policy.key(self.view_of_arrival(request)))
                 if not all(type(part) in (int, float, str) for part in key):
                     raise TypeError(f"key {key!r} holds something other than int, float or str")
                 if any(part != part for part in key):
@@ -86,24 +108,25 @@ class PolicyGuard:
         ranked = tuple((0, part) if not isinstance(part, str) else (1, part) for part in key)
         return (ranked, request.req.arrival_s, request.id)
 
-    def candidates(self, waiting: WaitingQueue, ctx: PolicyContext) -> list[RequestState]:
-        """Waiting requests in the order of admission, a window of them; a starving request is first."""
-        if self.is_static:
-            first = waiting.first()
-            ordered = [] if first is None else [first]
+    def candidates(self, waiting: WaitingQueue, ctx: PolicyContext) -> Iterator[RequestState]:
+        """Waiting requests in the order of admission: the starving ones, then as the policy says.
+
+        Whoever takes one either removes it from `waiting` or stops.
+        """
+        while (oldest := waiting.oldest()) and ctx.now_s - oldest.waits_since > self._starvation_s:
+            yield oldest
+        order = None if self.is_static else self._ordered(waiting, ctx)
+        if order is None:
+            while first := waiting.first():
+                yield first
         else:
-            window = waiting.smallest(self._window)
-            ordered = [window[i] for i in self._order(window, ctx)]
-        oldest = waiting.oldest()
-        if oldest is not None and ctx.now_s - oldest.req.arrival_s > self._starvation_s:
-            ordered = [oldest, *(r for r in ordered if r is not oldest)]
-        return ordered
+            yield from order
 
     def victim(self, running: Sequence[RequestState], ctx: PolicyContext) -> RequestState:
         """Which of `running` (in visiting order, not empty) is preempted."""
         if self._own_victim and not self.is_off:
             try:
-                choice = self._policy.victim([self._running_view(r, ctx.now_s) for r in running], ctx)
+                choice = self._policy.victim([self._views.running(r, ctx.now_s) for r in running], ctx)
                 if choice is not None:
                     if type(choice) is not int or not 0 <= choice < len(running):
                         raise ValueError(f"victim {choice!r} is outside 0..{len(running) - 1}")
@@ -123,12 +146,23 @@ class PolicyGuard:
 
     def forget(self, request: RequestState) -> None:
         """Drop what is remembered of a request that ended."""
-        self._cached.pop(request.id, None)
+        self._views.forget(request)
 
-    def _order(self, window: list[RequestState], ctx: PolicyContext) -> Sequence[int]:
-        views = [
-            self._waiting_view(r, ctx.now_s, self._cached_tokens(r, ctx.cache_generation)) for r in window
-        ]
+    def _ordered(self, waiting: WaitingQueue, ctx: PolicyContext) -> list[RequestState] | None:
+        """A window of waiting requests as the policy orders them; None if it leaves this step to the keys."""
+        is_active: object = True
+        if self._own_is_active:
+            try:
+                is_active = self._policy.is_active(ctx)
+                if type(is_active) is not bool:
+                    raise TypeError(f"is_active is {is_active!r}, not a bool")
+            except (Exception, SystemExit) as error:
+                self._breach("is_active", error)
+                return _first_come(waiting.smallest(self._window))
+        return self._order(waiting.smallest(self._window), ctx) if is_active else None
+
+    def _order(self, window: list[RequestState], ctx: PolicyContext) -> list[RequestState]:
+        views = [self._views.waiting(request, ctx.now_s, ctx.cache_generation) for request in window]
         start = self._clock()
         try:
             order = list(self._policy.order(views, ctx))
@@ -144,54 +178,36 @@ class PolicyGuard:
             self._slow = 0
             self._breach("order", TimeoutError(f"slower than {self._time_limit_s} s in {SLOW_STEPS} steps"))
             return _first_come(window)
-        return order
-
-    def _cached_tokens(self, request: RequestState, generation: int) -> int:
-        known = self._cached.get(request.id)
-        if known is None or known[0] != generation:
-            hit = self._memory.find_hit(request).num_blocks * self._memory.block_size
-            known = self._cached[request.id] = (generation, hit)
-        return known[1]
-
-    def _waiting_view(self, request: RequestState, now_s: float, cached_tokens: int) -> WaitingView:
-        req = request.req
-        full_blocks = request.num_prompt // self._memory.block_size
-        return WaitingView(
-            id=req.id,
-            arrival_s=req.arrival_s,
-            age_s=now_s - req.arrival_s,
-            priority=req.priority,
-            tenant=req.tenant,
-            num_prompt_tokens=request.num_prompt,
-            max_tokens=req.max_tokens,
-            num_preemptions=request.num_preemptions,
-            cached_tokens=cached_tokens,
-            block_hashes=tuple(request.hashes[:full_blocks]),
-        )
-
-    def _running_view(self, request: RequestState, now_s: float) -> RunningView:
-        req = request.req
-        return RunningView(
-            id=req.id,
-            arrival_s=req.arrival_s,
-            age_s=now_s - req.arrival_s,
-            priority=req.priority,
-            tenant=req.tenant,
-            num_prompt_tokens=request.num_prompt,
-            max_tokens=req.max_tokens,
-            num_preemptions=request.num_preemptions,
-            num_computed_tokens=request.computed,
-            num_freeable=self._memory.freeable([request]),
-            admitted_step=request.admitted_step,
-        )
+        return [window[index] for index in order]
 
     def _breach(self, where: str, error: BaseException) -> None:
         self.breaches += 1
+        if self.breaches > LOGGED_BREACHES and not self.is_off:
+            return
         state = "is off from now on" if self.is_off else "loses its turn"
-        name = type(self._policy).__qualname__
-        log.warning("policy %s %s: %s: %s (breach %d)", name, state, where, error, self.breaches)
+        own = type(self._policy)
+        path = f"{own.__module__}:{own.__qualname__}"
+        policy = f"{self._name} ({path})" if self._name else path
+        cause = f"{where}: {type(error).__name__}: {error}{line_in_policy(own, error)}"
+        # The conformance kit shows with what the policy was called; handlers of users have no need of it.
+        caught = {"policy_error": error}
+        log.warning("policy %s %s: %s (breach %d)", policy, state, cause, self.breaches, extra=caught)
 
 
-def _first_come(window: Sequence[RequestState]) -> list[int]:
+def prefix_caching_warning(policy: SchedulerPolicy, is_on: bool) -> str:
+    """What to tell a user whose policy orders by a prefix cache that is off; "" if there is nothing to tell.
+
+    Args:
+        is_on: Whether prefix caching is.
+    """
+    if is_on or not policy.needs_prefix_caching:
+        return ""
+    return (
+        f"scheduler policy {type(policy).__qualname__} orders by what the prefix cache holds, and prefix "
+        f"caching is off: set enable_prefix_caching, or choose another scheduling_policy"
+    )
+
+
+def _first_come(window: Sequence[RequestState]) -> list[RequestState]:
     """The window in order of arrival."""
-    return sorted(range(len(window)), key=lambda i: (window[i].req.arrival_s, window[i].id))
+    return sorted(window, key=lambda request: (request.req.arrival_s, request.id))

@@ -16,6 +16,8 @@ class Status(Enum):
     """Where a request is in its life."""
 
     WAITING = "waiting"
+    FORKING = "forking"
+    """Waits for the end of another request's prompt, to go on from there as its fork."""
     RUNNING = "running"
     FINISHED = "finished"
 
@@ -31,8 +33,13 @@ class RequestState:
         row: Device row, 0 while it has none. blocks: Block ids by pool, 0 where null. slots: By pool.
         hashes: Block hashes of known full blocks. published: Leading blocks already offered to the cache.
         first_needed: By pool, the first block index that is not null.
+        checkpoints: Positions of its prompt at which a chunk ends so that the state there can be kept.
         home_drafts: The row's drafts as of the last committed frame.
+        may_publish: Whether what it computes may serve others; not after the cache was reset meanwhile.
+        decode_checkpoint: (slot, hash) of the last state kept while it decoded.
+        leader, followers: Whose prompt it waits for, and who waits for its prompt.
         order_key: (policy key..., arrival, id), fixed at arrival.
+        waits_since: The core's clock when it entered the queue, or came back to it.
     """
 
     req: EngineRequest
@@ -48,7 +55,18 @@ class RequestState:
     hashes: list[bytes] = field(factory=list)
     published: int = 0
     cuts: tuple[int, ...] = ()
+    checkpoints: tuple[int, ...] = ()
     home_drafts: tuple[int, ...] = ()
+    may_publish: bool = True
+    decode_checkpoint: tuple[int, bytes] | None = None
+    leader: RequestState | None = None
+    followers: list[RequestState] = field(factory=list)
+    waits_since: float = field(init=False)
+
+    @waits_since.default
+    def _arrival(self) -> float:
+        return self.req.arrival_s
+
     num_cached_tokens: int = -1
     num_preemptions: int = 0
     admitted_step: int = -1

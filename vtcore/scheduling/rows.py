@@ -20,6 +20,7 @@ class RowTable:
     Attributes:
         epoch: Rises when a row is released; results of an older epoch are dropped. Never reset.
         bound: Upper bound of the row's `computed` after all launched steps, in tokens.
+        least: Lower bound of the same; equal to it while nothing drafted is in flight.
         limit: The owner's limit, in tokens.
         covered: Tokens that the owner's block tables cover in every paged pool.
         uniform: A step that samples the row has been launched since its admission.
@@ -33,6 +34,7 @@ class RowTable:
         self.owner: list[RequestState | None] = [None] * size
         self.epoch = np.zeros(size, np.int64)
         self.bound = np.zeros(size, np.int64)
+        self.least = np.zeros(size, np.int64)
         self.limit = np.zeros(size, np.int64)
         self.covered = np.zeros(size, np.int64)
         self.uniform = np.zeros(size, np.bool_)
@@ -49,7 +51,7 @@ class RowTable:
         """Give a free row to a request whose first query starts at `computed`."""
         row = self._free.popleft()
         self.owner[row] = request
-        self.bound[row] = computed
+        self.bound[row] = self.least[row] = computed
         self.limit[row] = request.limit
         self.covered[row] = 0
         self.uniform[row] = False

@@ -9,51 +9,32 @@ from bisect import insort
 from collections.abc import Callable
 
 import numpy as np
-from attrs import define, frozen
 from numpy.typing import NDArray
 
 from vtcore.errors import EngineError
-from vtcore.interfaces.batch import CopyOp, EngineRequest, PrefillRow, RowInit, ScheduledBatch, TableDelta
+from vtcore.interfaces.batch import (
+    CopyOp,
+    EngineRequest,
+    Fork,
+    PrefillRow,
+    RowInit,
+    ScheduledBatch,
+    TableDelta,
+)
 from vtcore.interfaces.scheduler_policy import Arrived, Event, Finished, PolicyContext, Preempted, Scheduled
-from vtcore.kv_cache.request_memory import PrefixHit, RequestMemory
+from vtcore.kv_cache.prefix_hit import PrefixHit
+from vtcore.kv_cache.request_memory import RequestMemory
 from vtcore.scheduling.batch_draft import BatchDraft
 from vtcore.scheduling.chunk_end import chunk_end
+from vtcore.scheduling.forks import follow, has_same_prompt, pass_on, stop_following
 from vtcore.scheduling.frame import Frame
+from vtcore.scheduling.limits import SchedulerCounters, SchedulerLimits
 from vtcore.scheduling.policy_guard import PolicyGuard
 from vtcore.scheduling.request_state import RequestState, Status
 from vtcore.scheduling.rows import RowTable
 from vtcore.scheduling.token_budget import StepBudget
 from vtcore.scheduling.uniform_rows import take_uniform
 from vtcore.scheduling.waiting import WaitingQueue
-
-
-@frozen(kw_only=True)
-class SchedulerLimits:
-    """Numbers the scheduler obeys.
-
-    Args:
-        max_num_batched_tokens: The step budget, >= 1.
-        captured_k: Draft counts a step may use, ascending, 0 among them.
-        history_always: RowInit carries all known tokens even if sampling does not need them (drafters).
-    """
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    captured_k: tuple[int, ...] = (0,)
-    history_always: bool = False
-
-
-@define
-class SchedulerCounters:
-    """Events since the start, for tests and metrics."""
-
-    steps: int = 0
-    preemptions: int = 0
-    hits: int = 0
-    hit_tokens: int = 0
-    late_results: int = 0
-    stalls: int = 0
 
 
 class Scheduler:
@@ -105,11 +86,16 @@ class Scheduler:
             raise EngineError(f"request id {req.id!r} is in use")
         limit = min(len(req.prompt_token_ids) + req.max_tokens, self.limits.max_model_len)
         request = RequestState(req, list(req.prompt_token_ids), limit)
+        leader = self.requests.get(req.fork_of) if req.fork_of else None
+        if leader is not None and has_same_prompt(request, leader):
+            request.hashes = leader.hashes[: request.num_prompt // self.memory.block_size]
         self.memory.update_hashes(request)
         request.order_key = self.policy.order_key(request)
         self.requests[req.id] = request
-        self.waiting.push(request)
-        self._note(Arrived, req.id)
+        if not follow(request, leader, self.rows):
+            self.waiting.push(request)
+        if self.policy.wants_events:
+            self._events.append(Arrived(req.id, self.policy.view_of_arrival(request)))
         return request
 
     def finish(self, request_id: str, num_tokens: int | None = None) -> RequestState | None:
@@ -124,12 +110,21 @@ class Scheduler:
         waited = request.status is Status.WAITING
         if request.status is Status.RUNNING:
             self._release(request)
+        stop_following(request)
+        pass_on(request, self.waiting)
         request.status = Status.FINISHED
         if waited:
             self.waiting.discard(request)
         self.policy.forget(request)
         self._note(Finished, request_id, request.num_output if num_tokens is None else num_tokens)
         return request
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing computed so far will serve a later request; running ones go on with what they hold."""
+        self.memory.forget_all()
+        for request in self.running:
+            request.may_publish = False
+            pass_on(request, self.waiting)
 
     # One step.
 
@@ -138,11 +133,12 @@ class Scheduler:
         draft = self._begin()
         take_uniform(self, draft)
         self._continue_prefill(draft)
-        if not draft.preempted and not draft.memory_short:
-            self._admit(draft)
         if self.policy.wants_events:
+            # Before admission, so that an order rests on everything that has happened.
             self.policy.tell(self._events)
             self._events = []
+        if not draft.preempted and not draft.memory_short:
+            self._admit(draft)
         if not draft.requests:
             if self.running:
                 self.counters.stalls += 1
@@ -176,24 +172,28 @@ class Scheduler:
             return False
         self._note_hit(request, hit)
         computed = hit.num_blocks * self.memory.block_size
-        request.cuts = self.memory.cuts(computed, len(request.tokens))
+        request.may_publish = True
+        request.checkpoints = self.memory.checkpoint_positions(request, hit)
+        cuts = self.memory.cuts(computed, len(request.tokens))
+        request.cuts = tuple(sorted({*cuts, *request.checkpoints}))
         self.waiting.discard(self._start(request, computed))
         self._before += copies
-        needs_tokens = self.limits.history_always or request.req.params.needs_history
         self._prefill_chunk(draft, request)
-        draft.inits.append(
-            RowInit(
-                row=request.row,
-                computed=computed,
-                tokens=tuple(request.tokens) if needs_tokens else (),
-                tables=tuple(tuple(ids) for ids in request.blocks),
-                slots=tuple(tuple(ids) for ids in request.slots),
-                params=request.req.params,
-                prompt_len=request.num_prompt,
-                limit=request.limit,
-            )
-        )
+        draft.inits.append(self._row_init(request))
         return True
+
+    def _row_init(self, request: RequestState) -> RowInit:
+        needs_tokens = self.limits.history_always or request.req.params.needs_history
+        return RowInit(
+            row=request.row,
+            computed=request.computed,
+            tokens=tuple(request.tokens) if needs_tokens else (),
+            tables=tuple(tuple(ids) for ids in request.blocks),
+            slots=tuple(tuple(ids) for ids in request.slots),
+            params=request.req.params,
+            prompt_len=request.num_prompt,
+            limit=request.limit,
+        )
 
     def _start(self, request: RequestState, computed: int) -> RequestState:
         request.status = Status.RUNNING
@@ -235,13 +235,63 @@ class Scheduler:
         draft.requests.append(request)
         draft.queries.append(end - start)
         draft.emits.append(sample)
+        self.counters.prefilled_tokens += end - start
+        grid = self.memory.grid
+        if grid and (end in request.checkpoints or (sample and end % grid == 0)):
+            self.keep_state(draft, request, end)
+        if sample and request.followers:
+            self._fork(draft, request, start)
+
+    def keep_state(self, draft: BatchDraft, request: RequestState, position: int) -> None:
+        """Have the request's state after `position` tokens kept, if this step reaches it."""
+        if not self.memory.wants_state(request, position):
+            return
+        checkpoint = self.memory.take_checkpoint(request, position)
+        if checkpoint is None:
+            self.counters.state_checkpoints_skipped += 1
+        else:
+            draft.keep(checkpoint, request)
+
+    def _fork(self, draft: BatchDraft, leader: RequestState, start: int) -> None:
+        """Let those who wait for `leader`'s prompt go on from its end, as far as rows and memory allow.
+
+        The others wait like anyone, and find the prompt's blocks in the cache if there is one.
+        """
+        followers, leader.followers = leader.followers, []
+        for child in followers:
+            child.leader = None
+            can_start = self.rows.num_free and not draft.preempted and not draft.memory_short
+            copies = self.memory.fork(leader, child) if can_start else None
+            if copies is None:
+                child.status = Status.WAITING
+                self.waiting.push(child)
+                continue
+            child.num_cached_tokens = max(leader.num_cached_tokens, 0)
+            self._start(child, start)
+            draft.forks.append(Fork(leader.row, child.row))
+            draft.inits.append(self._row_init(child))
+            draft.after += copies
+            draft.children.append((child, len(leader.tokens) - start))
+            self.counters.forks += 1
 
     def _launch(self, draft: BatchDraft) -> Frame:
-        rows = np.array([r.row for r in draft.requests], np.int64)
+        requests, queries, emits = draft.requests, draft.queries, draft.emits
+        if self.policy.wants_events:
+            self._events += [Scheduled(r.id, q) for r, q in zip(requests, queries, strict=True)]
+            self._events += [Scheduled(child.id, 0) for child, _ in draft.children]
+        for child, query in draft.children:
+            requests.append(child)
+            queries.append(query)
+            emits.append(True)
+        self.memory.end_schedule()
+        rows = np.array([r.row for r in requests], np.int64)
+        advance = np.array(queries, np.int64)
         bounds = self.rows.bound[rows]
-        self.rows.bound[rows] = bounds + np.array(draft.queries, np.int64)
+        self.rows.bound[rows] = bounds + advance
+        advance[: draft.uniform.size] = 1
+        self.rows.least[rows] += advance
         self.rows.inflight[rows] += 1
-        sampled = sum(draft.emits)
+        sampled = sum(emits)
         k_out = self._choose_k(sampled) if sampled else self._last_k_out
         batch = ScheduledBatch(
             step=self._step,
@@ -253,11 +303,12 @@ class Scheduler:
             before=tuple(self._before),
             uniform=tuple(draft.uniform.tolist()),
             prefill=tuple(draft.prefill),
+            forks=tuple(draft.forks),
+            after=tuple(draft.after),
+            checkpoints=tuple(draft.checkpoints),
         )
-        if self.policy.wants_events:
-            self._events += [Scheduled(r.id, q) for r, q in zip(draft.requests, draft.queries, strict=True)]
-        frame = Frame(batch, draft.requests, rows, self.rows.epoch[rows], bounds, draft.queries, draft.emits)
-        self.rows.uniform[rows] |= np.array(draft.emits, np.bool_)
+        frame = Frame(batch, requests, rows, self.rows.epoch[rows], bounds, queries, emits, draft.keepers)
+        self.rows.uniform[rows] |= np.array(emits, np.bool_)
         self._deltas, self._before = [], []
         self._last_k_out = k_out
         self._step += 1
@@ -279,6 +330,7 @@ class Scheduler:
         request.status = Status.WAITING
         request.computed = 0
         request.num_preemptions += 1
+        request.waits_since = self._clock()
         self.counters.preemptions += 1
         self.waiting.push(request)
         self._note(Preempted, request.id)
@@ -291,9 +343,12 @@ class Scheduler:
         self._order_rows = None
         self._deltas, self._before = [], []
         for request in self.requests.values():
+            if request.status is Status.RUNNING:
+                self._note(Preempted, request.id)
             request.status, request.row, request.computed = Status.WAITING, 0, 0
             request.blocks, request.slots, request.first_needed = [], [], []
             request.published, request.home_drafts = 0, ()
+            request.leader, request.followers = None, []
             request.num_preemptions += 1
             self.waiting.push(request)
 
@@ -325,12 +380,16 @@ class Scheduler:
         )
 
     def _note_hit(self, request: RequestState, hit: PrefixHit) -> None:
-        tokens = hit.num_blocks * self.memory.block_size
-        if hit.num_blocks:
-            self.counters.hits += 1
-            self.counters.hit_tokens += tokens
+        tokens, counters = hit.num_blocks * self.memory.block_size, self.counters
+        counters.hits += bool(tokens)
+        queried = len(request.tokens) if self.memory.prefix_caching and request.reads_cache else 0
         if request.num_cached_tokens < 0:
             request.num_cached_tokens = tokens
+            counters.hit_tokens += tokens
+            counters.queried_tokens += queried
+        else:
+            counters.preempted_hit_tokens += tokens
+            counters.preempted_queried_tokens += queried
 
     def _note(self, kind: Callable[..., Event], *args: object) -> None:
         if self.policy.wants_events:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from vtcore.kv_cache.state_checkpoints import grid_points
 from vtcore.scheduling.batch_draft import BatchDraft
 from vtcore.scheduling.request_state import RequestState
 
@@ -53,6 +54,21 @@ def take_uniform(scheduler: Scheduler, draft: BatchDraft) -> None:
     draft.emits += [True] * chosen.size
     if chosen.size:
         draft.max_context = int(rows.bound[chosen].max()) + query
+        _keep_states(scheduler, draft, chosen, query)
+
+
+def _keep_states(scheduler: Scheduler, draft: BatchDraft, chosen: NDArray[np.int64], query: int) -> None:
+    """Rows that reach a grid point in this step leave their state there, if the step does go so far."""
+    grid = scheduler.memory.grid
+    if not grid:
+        return
+    rows = scheduler.rows
+    # The last token that is sampled is never computed.
+    low, high = rows.least[chosen], np.minimum(rows.bound[chosen] + query, rows.limit[chosen] - 1)
+    for index in np.flatnonzero(high // grid > low // grid).tolist():
+        request = _owner(scheduler, int(chosen[index]))
+        for position in grid_points(int(low[index]), int(high[index]), grid):
+            scheduler.keep_state(draft, request, position)
 
 
 def _grow_in_order(

@@ -12,7 +12,7 @@ from vtcore.scheduling.request_state import RequestState
 
 
 class WaitingQueue:
-    """A heap by order key and, for the starvation bound, one by arrival.
+    """A heap by order key and, for the starvation bound, one by when the wait began.
 
     A preempted request comes back with its old key, so before its equals that arrived later.
     """
@@ -32,7 +32,7 @@ class WaitingQueue:
         ticket = next(self._ticket)
         self._ticket_of[request.id] = ticket
         heappush(self._heap, (request.order_key, ticket, request))
-        heappush(self._arrivals, (request.req.arrival_s, ticket, request))
+        heappush(self._arrivals, (request.waits_since, ticket, request))
 
     def discard(self, request: RequestState) -> None:
         """Forget a request that left the WAITING state; its entries are dropped when they surface."""
@@ -66,7 +66,7 @@ class WaitingQueue:
         return found
 
     def oldest(self) -> RequestState | None:
-        """The request that has waited longest since it arrived."""
+        """The request that has waited longest since it arrived or was preempted."""
         arrivals = self._arrivals
         while arrivals and not self._waits(arrivals[0][1], arrivals[0][2]):
             heappop(arrivals)
