@@ -29,9 +29,10 @@ from vtcore.kv_cache.pool import UnitPool
 from vtcore.kv_cache.request_memory import RequestMemory
 from vtcore.kv_cache.specs import FullAttentionSpec, RecurrentStateSpec
 from vtcore.scheduling.commit import commit
+from vtcore.scheduling.limits import SchedulerLimits
 from vtcore.scheduling.policies.fcfs import FcfsPolicy
 from vtcore.scheduling.policy_guard import PolicyGuard
-from vtcore.scheduling.scheduler import Scheduler, SchedulerLimits
+from vtcore.scheduling.scheduler import Scheduler
 
 NUM_IN, NUM_OUT, NUM_THREADS = 128, 64, 2
 MIXED = (16, 48, 80, 112, 128, 160, 192, 224)
