@@ -50,6 +50,8 @@ def draw_request(
     own = tuple(choose(tokens) for _ in range(choose(num_own)))
     params = draw_params(choose, vocab_size)
     stop = params.stop_ids or ((choose(tokens),) if choose((False, False, True)) else ())
+    follows = choose(range(index)) if index and choose((False, False, False, True)) else None
+    is_fork = bool(index) and follows is None and choose((False, False, False, True))
     return CaseRequest(
         prompt=choose((base, base[: 1 + len(base) // 2] + own, own)),
         max_tokens=choose(range(1, 15)),
@@ -60,7 +62,9 @@ def draw_request(
         abort_after=choose((None, None, None, None, 0, 2, 5)) if may_end else None,
         stop_string_at=choose((None, None, None, None, None, 1, 4)) if may_end else None,
         masked=choose((False, False, False, True)),
-        follows=choose(range(index)) if index and choose((False, False, False, True)) else None,
+        follows=follows,
+        fork_of=choose(range(index)) if is_fork else None,
+        cache_salt=choose(("", "", "", "a")),
         prompt_logprobs=choose((None, None, None, None, None, None, 1)),
         priority=choose((0, 0, 1, 2)),
     )
@@ -97,6 +101,11 @@ def draw_case(
         block_size=choose(block_sizes),
         # Mostly the pool holds just the largest request, so that preemption is usual.
         num_blocks=choose((None, None, None, 64)),
+        prefix_caching=choose((None, True, True)),
+        state_chunk=choose((1, 1, 4, 6)),
+        num_state_checkpoints=choose((3, 1, 30)),
+        checkpoint_interval=choose((16, 3)),
+        resets=choose(((), (), (), (5, 20))),
         max_num_seqs=choose((4, 3, 2, 1)),
         parts=choose(PARTS),
         window=choose((5, 1, 9)),

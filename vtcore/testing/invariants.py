@@ -13,7 +13,8 @@ from vtcore.scheduling.request_state import Status
 def check_invariants(core: EngineCore) -> None:
     """Assert what must hold after every step."""
     scheduler, rows = core.scheduler, core.scheduler.rows
-    scheduler.memory.check(scheduler.running)
+    checkpoints = [checkpoint for frame in core.frames for checkpoint in frame.batch.checkpoints]
+    scheduler.memory.check(scheduler.running, checkpoints)
     rows.check()
     inflight: dict[tuple[int, int], int] = {}
     queries: dict[tuple[int, int], int] = {}
@@ -29,6 +30,8 @@ def check_invariants(core: EngineCore) -> None:
         bound = int(rows.bound[row])
         assert rows.inflight[row] == inflight.get(key, 0), "steps in flight differ from a recount"
         assert bound == request.computed + queries.get(key, 0), "the bound is not what is in flight"
+        assert request.computed <= rows.least[row] <= bound, "the lower bound is not below the upper one"
+        assert key in inflight or rows.least[row] == bound, "nothing is in flight, but the bounds differ"
         needed = min(bound, request.limit - 1)
         assert scheduler.memory.covered(request) >= needed, "the tables do not cover the bound"
         assert len(request.hashes) <= len(request.tokens) // scheduler.memory.block_size
@@ -39,6 +42,10 @@ def check_invariants(core: EngineCore) -> None:
             assert request.row == 0
             assert not request.blocks
             assert request.computed == 0
+        if request.status is Status.FORKING:
+            assert request.leader is not None
+            assert request in request.leader.followers
+            assert not request.blocks
     waiting = sum(r.status is Status.WAITING for r in scheduler.requests.values())
     assert waiting == len(scheduler.waiting), "the waiting queue's size is wrong"
 
@@ -52,5 +59,5 @@ def check_idle(core: EngineCore) -> None:
     assert not len(scheduler.waiting)
     scheduler.memory.check([])
     for pool in scheduler.memory.pools:
-        assert pool.num_free == pool.num_units - 1, "a unit is lost"
+        assert pool.num_unused == pool.num_units - 1, "a unit is lost"
     assert scheduler.rows.num_free == scheduler.rows.num_rows

@@ -1,134 +1,276 @@
-"""What every KV-cache spec must keep to, as checks a plugin author runs on an instance of the spec.
+"""The conformance kit of a KV-cache spec: subclass `KVCacheSpecConformance` in the plugin's tests.
 
-Does not: run a model. Blocks hold marks of who wrote which position, so a block that went too early shows as
-a foreign mark; the pools and the rules of holding units are the engine's own.
+Does not: run the author's kernels. Rules of the spec alone are judged on random lives over real pools; the
+others by a toy model that keeps token ids in the spec's own tensors, through the real engine.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any, ClassVar
 
-from attrs import define, evolve, field
+from attrs import evolve
 
-from vtcore.interfaces.batch import EngineRequest, RowParams
-from vtcore.interfaces.kv_cache_spec import KVCacheSpec, Slot, Window
+from vtcore.interfaces.batch import RowParams
+from vtcore.interfaces.kv_cache_spec import KVCacheSpec, Slot
+from vtcore.interfaces.registry_entries import ArchEntry, KVCacheSpecEntry
 from vtcore.kv_cache.allocator import allocate_caches
-from vtcore.kv_cache.block_hash import root_hash
-from vtcore.kv_cache.planner import PlanLimits, plan_memory
-from vtcore.kv_cache.request_memory import RequestMemory
-from vtcore.scheduling.request_state import RequestState
+from vtcore.kv_cache.planner import plan_memory
+from vtcore.plugins import build_registry
+from vtcore.registry import PluginRegistry
+from vtcore.testing import toy_plugin
+from vtcore.testing.draw_case import draw_case
+from vtcore.testing.kit import ConformanceKit, since
+from vtcore.testing.kit_modules import plugin_module
+from vtcore.testing.kv_cache_lives import limits_of, lives_of, reads_of
+from vtcore.testing.schedule_case import CaseRequest, ScheduleCase
+from vtcore.testing.schedules import ScheduledModel, run_schedule
+from vtcore.testing.spec_arch import SpecArch, SpecReference
 
-NUM_REQUESTS = 3
-"""Requests that live side by side in a trial."""
+_VOCAB = 12
+_ARCH = "kit_spec_model"
+_LONG = tuple(7 * index % 11 for index in range(60))
+"""A prompt of fifteen blocks."""
 
 
-def check_spec(spec: KVCacheSpec, k_max: int = 3, trials: int = 40, seed: int = 0) -> None:
-    """Run every check.
+class KVCacheSpecConformance(ConformanceKit):
+    """The rules of docs/plugins.md, KV-cache spec.
 
-    Args:
-        spec: An instance with any layers and block size.
+    Attributes:
+        block_sizes: Tokens per block that the spec is made with.
         k_max: Drafts verified per step at most; a spec without rollback is run without drafts.
-        trials: Random runs of each kind.
-        seed: Of all random choices.
-
-    Raises:
-        AssertionError: The spec breaks a rule; the message says which.
+        num_trials: Random situations of each kind.
+        num_schedules: Random runs of a toy model.
     """
-    k_max = k_max if spec.rollback else 0
-    check_bytes(spec, k_max)
-    check_cuts(spec, Random(seed), trials)
-    check_hit(spec, Random(seed), trials)
-    check_needed(spec, Random(seed), k_max, trials)
-    check_max_units(spec, Random(seed), k_max, trials)
 
+    hook = "kv_cache_specs"
+    block_sizes: ClassVar[Sequence[int]] = (1, 3, 4)
+    k_max: ClassVar[int] = 3
+    num_trials: ClassVar[int] = 40
+    num_schedules: ClassVar[int] = 20
 
-def check_bytes(spec: KVCacheSpec, k_max: int = 0) -> None:
-    """The bytes that are planned are the bytes that are allocated, for every k up to `k_max`.
+    @classmethod
+    def make_spec(cls, layers: tuple[str, ...], block_size: int) -> KVCacheSpec:
+        """The spec for layers and a block size; the author gives it."""
+        raise NotImplementedError(f"{cls.__qualname__} defines no make_spec(cls, layers, block_size)")
 
-    Raises:
-        AssertionError: They differ, or a layer has no tensor.
-    """
-    for k in range(k_max + 1):
-        plan = plan_memory([spec], _limits(spec, 2 * spec.block_size, 1, 0, k))
-        caches = allocate_caches(plan, k, "cpu")
-        assert set(caches) == set(spec.layers), "a layer has no cache tensors"
-        allocated = sum(t.numel() * t.element_size() for c in caches.values() for t in c.tensors.values())
-        planned = plan.cache_bytes
-        assert allocated == planned, f"k_max={k}: {planned} bytes are planned, {allocated} allocated"
+    @classmethod
+    def specs(cls) -> list[KVCacheSpec]:
+        """One of each block size, of two layers."""
+        return [cls.make_spec(("layers.0", "layers.1"), block_size) for block_size in cls.block_sizes]
 
+    @classmethod
+    def drafts(cls) -> int:
+        """`k_max`, or 0 if the toy model cannot roll the spec back."""
+        return cls.k_max if cls.specs()[0].rollback & {"overwrite", "slots"} else 0
 
-def check_cuts(spec: KVCacheSpec, random: Random, trials: int = 40) -> None:
-    """Cut points are ascending and lie strictly inside the chunk.
+    @since("0.1")
+    def test_planned_bytes_are_allocated_bytes(self) -> None:
+        """The bytes that are planned are the bytes that are allocated, for every k up to `k_max`."""
+        for spec in self.specs():
+            for k in range(self.drafts() + 1):
+                plan = plan_memory([spec], limits_of(spec, 2 * spec.block_size, k_max=k))
+                caches = allocate_caches(plan, k, "cpu")
+                assert set(caches) == set(spec.layers), "a layer has no cache tensors"
+                tensors = [tensor for cache in caches.values() for tensor in cache.tensors.values()]
+                assert len(tensors) >= len(spec.layers), "a layer has no cache tensors"
+                allocated = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+                planned = plan.cache_bytes
+                assert allocated == planned, f"k_max={k}: {planned} bytes are planned, {allocated} allocated"
 
-    Raises:
-        AssertionError: They do not.
-    """
-    for _ in range(trials):
-        start = random.randrange(200)
-        end = start + random.randrange(1, 200)
-        cuts = spec.cuts(start, end, random.choice((1, 2, 3, 64)) * spec.block_size)
-        assert list(cuts) == sorted(set(cuts)), f"cuts {cuts} are not ascending"
-        assert all(start < cut < end for cut in cuts), f"cuts {cuts} are not inside ({start}, {end})"
+    @since("0.1")
+    def test_cuts_are_ascending_and_inside_the_chunk(self) -> None:
+        """Cut points are ascending and lie strictly inside the chunk."""
+        for spec, random in self._trials():
+            start = random.randrange(200)
+            end = start + random.randrange(1, 200)
+            cuts = spec.cuts(start, end, random.choice((1, 2, 3, 64)) * spec.block_size)
+            assert list(cuts) == sorted(set(cuts)), f"cuts {cuts} are not ascending"
+            assert all(start < cut < end for cut in cuts), f"cuts {cuts} are not inside ({start}, {end})"
 
+    @since("0.2")
+    def test_state_chunk_is_a_positive_int(self) -> None:
+        """`state_chunk` is an int, at least 1; only slots may say more than 1."""
+        for spec in self.specs():
+            chunk = spec.state_chunk
+            assert type(chunk) is int, f"state_chunk is {chunk!r}, no int"
+            assert chunk >= 1, f"state_chunk is {chunk}, below 1"
+            assert chunk == 1 or isinstance(spec.lifetime, Slot), f"state_chunk is {chunk} for blocks"
 
-def check_hit(spec: KVCacheSpec, random: Random, trials: int = 40) -> None:
-    """A hit only shortens, is pure, monotone, and leaves nothing to read that is not cached.
+    @since("0.1")
+    def test_hit_only_shortens_and_is_pure_and_monotone(self) -> None:
+        """A hit only shortens, is pure, monotone, and leaves nothing to read that is not cached."""
+        for spec, random in self._trials():
+            limit = random.randrange(12)
+            few = {block for block in range(limit) if random.random() < 0.7}
+            many = few | {block for block in range(limit) if random.random() < 0.5}
+            length = _hit(spec, few, limit)
+            assert 0 <= length <= limit, f"a hit of {length} blocks is longer than its limit {limit}"
+            assert _hit(spec, few, limit) == length, "hit is not pure: the same question gets another answer"
+            assert _hit(spec, few, length) == length, "hit is not stable: its own answer gets shorter"
+            assert _hit(spec, many, limit) >= length, "hit is not monotone: more cached blocks, shorter hit"
+            assert _hit(spec, set(range(limit)), limit) == limit, "a wholly cached prefix is no full hit"
+            if limit:
+                assert _hit(spec, few, limit - 1) <= length, (
+                    "hit is not monotone: a lower limit, a longer hit"
+                )
+            read = {p // spec.block_size for p in reads_of(spec, length * spec.block_size)} - {length}
+            if length and isinstance(spec.lifetime, Slot):
+                read = {length - 1}
+            missing = read - few
+            assert not missing, (
+                f"after a hit of {length} blocks, blocks {sorted(missing)} are read but not cached"
+            )
 
-    Raises:
-        AssertionError: One of these fails.
-    """
-    for _ in range(trials):
-        limit = random.randrange(12)
-        few = {block for block in range(limit) if random.random() < 0.7}
-        many = few | {block for block in range(limit) if random.random() < 0.5}
-        length = _hit(spec, few, limit)
-        assert 0 <= length <= limit, f"a hit of {length} blocks is longer than its limit {limit}"
-        assert _hit(spec, few, limit) == length, "hit is not pure: the same question gets another answer"
-        assert _hit(spec, few, length) == length, "hit is not stable: its own answer gets shorter"
-        assert _hit(spec, many, limit) >= length, "hit is not monotone: more cached blocks, shorter hit"
-        assert _hit(spec, set(range(limit)), limit) == limit, "a wholly cached prefix is no full hit"
-        if limit:
-            assert _hit(spec, few, limit - 1) <= length, "hit is not monotone: a lower limit, a longer hit"
-        reads = _reads(spec, length * spec.block_size)
-        missing = {p // spec.block_size for p in reads if p < length * spec.block_size} - few
-        assert not missing, (
-            f"after a hit of {length} blocks, blocks {sorted(missing)} are read but not cached"
+    @since("0.1")
+    def test_what_is_read_is_never_freed(self) -> None:
+        """`needed` covers every position that a query may read, and what is freed is never read again."""
+        for spec in self.specs():
+            start = 0
+            for length in range(1, 12 * spec.block_size):
+                needed = spec.needed(length)
+                assert needed.start >= start, (
+                    f"needed({length}) starts at {needed.start}, block {start - 1} was freed"
+                )
+                reads = [p // spec.block_size for p in reads_of(spec, length) if p < length]
+                assert not reads or (needed.start <= min(reads) and max(reads) < needed.stop), (
+                    f"needed({length}) is {needed} but blocks {min(reads)} to {max(reads)} are read"
+                )
+                start = needed.start
+        for spec, random in self._trials():
+            for _units in lives_of(spec, random, self.drafts()):
+                pass
+
+    @since("0.1")
+    def test_max_units_is_never_exceeded(self) -> None:
+        """No request ever holds more than `max_units`, through chunks, drafts, rollback and the end."""
+        for spec, random in self._trials():
+            for held, allowed in lives_of(spec, random, self.drafts(), reads=False):
+                assert held <= allowed, f"a request holds {held} units, max_units says {allowed}"
+
+    @since("0.1")
+    def test_the_null_unit_is_neither_read_nor_written(self) -> None:
+        """A model over the spec meets id 0 of no pool, in mixed steps of chunks and single tokens."""
+        for budget in (3, 64):
+            requests = (*_requests(4), CaseRequest(prompt=_LONG, max_tokens=12))
+            self._run(ScheduleCase(requests=requests, budget=budget, vocab_size=_VOCAB, seed=budget))
+
+    @since("0.1")
+    def test_every_unit_comes_back_after_an_abort(self) -> None:
+        """Requests that are aborted at any point leave nothing behind, with and without memory to spare."""
+        for num_blocks in (None, 40):
+            requests = tuple(
+                evolve(request, abort_after=index % 3, arrival=index)
+                for index, request in enumerate(_requests(6))
+            )
+            self._run(
+                ScheduleCase(requests=requests, num_blocks=num_blocks, vocab_size=_VOCAB, depth=2, budget=7)
+            )
+
+    @since("0.1")
+    def test_drafts_of_any_number_leave_no_trace(self) -> None:
+        """Right and wrong drafts, k = 0 to `k_max` a step, change no output; without rollback, only k = 0."""
+        for k in range(1, self.drafts() + 1):
+            for drafter in ("half", "junk"):
+                self._run(
+                    ScheduleCase(
+                        requests=_requests(3),
+                        drafter=drafter,
+                        captured_k=tuple(range(k + 1)),
+                        ks=(k, 0, k, 1),
+                        vocab_size=_VOCAB,
+                        depth=2,
+                    )
+                )
+
+    @since("0.1")
+    def test_warm_equals_cold(self) -> None:
+        """With prefix caching, shared beginnings and second turns give what they give without."""
+        first = _requests(4)
+        again = tuple(evolve(request, arrival=30) for request in first)
+        turns = tuple(
+            evolve(request, follows=index, prompt=(index,), arrival=1) for index, request in enumerate(first)
         )
+        long = tuple(CaseRequest(prompt=(*_LONG, i), max_tokens=2, arrival=9 * i) for i in range(3))
+        for requests, budget in ((first + again + turns, 5), (long, 64)):
+            case = ScheduleCase(
+                requests=requests, prefix_caching=True, num_blocks=80, budget=budget, vocab_size=_VOCAB
+            )
+            hits = self._run(case)["hits"]
+            # A state is kept only where its kernel stops anyway, which short prompts may not reach.
+            if self.specs()[0].state_chunk == 1:
+                assert hits > 0, f"no request of {len(requests)} hit the prefix that others left in the cache"
 
+    @since("0.1")
+    def test_any_schedule_gives_each_requests_own_output(self) -> None:
+        """Law 8: whatever is scheduled beside it, mixed with full layers or alone, a request is itself."""
+        drafters: tuple[str | None, ...] = (None, "oracle", "half", "junk") if self.drafts() else (None,)
+        for seed in range(self.num_schedules):
+            case = draw_case(
+                Random(seed).choice, vocab_sizes=(_VOCAB,), drafters=drafters, block_sizes=self.block_sizes
+            )
+            self._run(case, is_mixed=bool(seed % 2))
 
-def check_needed(spec: KVCacheSpec, random: Random, k_max: int = 0, trials: int = 40) -> None:
-    """What is freed is never read again, and every position that may be read is there.
+    @classmethod
+    def _trials(cls) -> Iterator[tuple[KVCacheSpec, Random]]:
+        for spec in cls.specs():
+            random = Random(0)
+            for _ in range(cls.num_trials):
+                yield spec, random
 
-    Raises:
-        AssertionError: `needed` goes back, or a query reads a freed or foreign block.
-    """
-    start = 0
-    for length in range(1, 12 * spec.block_size):
-        needed = spec.needed(length)
-        assert needed.start >= start, (
-            f"needed({length}) starts at {needed.start}, block {start - 1} was freed"
+    @classmethod
+    def _run(cls, case: ScheduleCase, is_mixed: bool = True) -> Counter[str]:
+        spec = cls.make_spec(("probe",), case.block_size)
+        reference = SpecReference(_VOCAB, (), 0, spec, is_mixed, max(case.captured_k))
+        config: dict[str, Any] = {"model_type": _ARCH, "vocab_size": _VOCAB, "is_mixed": is_mixed}
+        model = ScheduledModel(
+            cls._spec_registry(),
+            config,
+            {},
+            reference,
+            has_blocks=reference.has_blocks,
+            has_states=isinstance(spec.lifetime, Slot),
         )
-        reads = [p // spec.block_size for p in _reads(spec, length) if p < length]
-        assert not reads or (needed.start <= min(reads) and max(reads) < needed.stop), (
-            f"needed({length}) is {needed} but blocks {min(reads)} to {max(reads)} are read"
+        return run_schedule(case, model=model).counters
+
+    @classmethod
+    def _spec_registry(cls) -> PluginRegistry:
+        """The kit's registry with the toy model and, if no plugin offers it, the spec's kind."""
+
+        def build() -> PluginRegistry:
+            spec = type(cls.specs()[0])
+            arch = type("KitSpecArch", (SpecArch,), {"make_spec": staticmethod(cls.make_spec)})
+
+            def entries(name: str) -> list[ArchEntry | KVCacheSpecEntry]:
+                offered: list[ArchEntry | KVCacheSpecEntry] = [
+                    ArchEntry(name=_ARCH, model_types=(_ARCH,), implementation=f"{name}:Arch")
+                ]
+                if spec.kind not in known:
+                    offered.append(KVCacheSpecEntry(name=spec.kind, implementation=f"{name}:Spec"))
+                return offered
+
+            known = {*cls.registry().kv_cache_specs, *build_registry((toy_plugin,), False).kv_cache_specs}
+            module = plugin_module(entries, {"Arch": arch, "Spec": spec})
+            return build_registry(extra=(toy_plugin, *cls.modules(), module), entry_points=False)
+
+        found: PluginRegistry = cls.once("spec_registry", build)
+        return found
+
+
+def _requests(count: int) -> tuple[CaseRequest, ...]:
+    """Prompts that share a beginning, of lengths around block edges."""
+    beginning = (3, 1, 4, 1, 5, 9, 2, 6, 5)
+    return tuple(
+        CaseRequest(
+            prompt=(*beginning[: 3 + 3 * (index % 3)], *range(index)),
+            max_tokens=6 + index,
+            params=RowParams(temperature=float(index % 2), seed=index),
+            arrival=index // 2,
         )
-        start = needed.start
-    for _ in range(trials):
-        for _live in _lives(spec, random, k_max):
-            pass
-
-
-def check_max_units(spec: KVCacheSpec, random: Random, k_max: int = 0, trials: int = 40) -> None:
-    """No request ever holds more than `max_units`, through chunks, drafts, rollback and the end.
-
-    Raises:
-        AssertionError: One does.
-    """
-    for _ in range(trials):
-        for held, allowed in _lives(spec, random, k_max):
-            assert held <= allowed, f"a request holds {held} units, max_units says {allowed}"
+        for index in range(count)
+    )
 
 
 def _hit(spec: KVCacheSpec, present: set[int], limit: int) -> int:
@@ -137,136 +279,3 @@ def _hit(spec: KVCacheSpec, present: set[int], limit: int) -> int:
         return block in present
 
     return spec.hit(is_present, limit)
-
-
-def _reads(spec: KVCacheSpec, position: int) -> range:
-    """Positions that a query token at `position` reads from blocks."""
-    life = spec.lifetime
-    if isinstance(life, Slot):
-        return range(0)
-    if isinstance(life, Window):
-        return range(max(0, position - life.tokens + 1), position + 1)
-    return range(position + 1)
-
-
-def _limits(spec: KVCacheSpec, max_len: int, max_query: int, lookahead: int, k_max: int) -> PlanLimits:
-    blocks = -(-max_len // spec.block_size)
-    return PlanLimits(
-        block_size=spec.block_size,
-        num_blocks=blocks * NUM_REQUESTS,
-        max_num_seqs=NUM_REQUESTS,
-        max_model_len=max_len,
-        max_model_len_pinned=True,
-        max_query=max_query,
-        lookahead=lookahead,
-        k_max=k_max,
-    )
-
-
-@define(eq=False)
-class _Life:
-    """One request from admission to its end, as the engine would drive it."""
-
-    request: RequestState
-    bound: int = 0
-    flight: deque[int] = field(factory=deque)
-
-
-@define
-class _Trial:
-    spec: KVCacheSpec
-    random: Random
-    memory: RequestMemory
-    max_query: int
-    lookahead: int
-    k_max: int
-    marks: dict[tuple[int, int], tuple[str, int]] = field(factory=dict)
-
-    def launch(self, life: _Life) -> None:
-        """Grow the tables for a query, from the shortest to the longest that is allowed."""
-        request = life.request
-        room = min(self.max_query - (life.bound - request.computed), request.limit - 1 - life.bound)
-        if room < 1:
-            return
-        query = self.random.choice((1, min(room, 1 + self.k_max), self.random.randint(1, room), room))
-        upto = min(life.bound + query + self.lookahead, request.limit - 1)
-        self.memory.extend(request, self.memory.missing(request, upto))
-        life.bound += query
-        life.flight.append(query)
-
-    def commit(self, life: _Life) -> None:
-        """Run and commit the oldest query; of drafts, only an accepted run stays."""
-        query, request = life.flight.popleft(), life.request
-        self._touch(request, request.computed, query)
-        drafted = 1 < query <= 1 + self.k_max
-        advanced = self.random.randint(1, query) if drafted else query
-        life.bound -= query - advanced
-        request.computed += advanced
-        self.memory.drop_behind(request)
-
-    def _touch(self, request: RequestState, start: int, query: int) -> None:
-        if self.spec.lifetime == Slot():
-            return
-        for position in range(start, start + query):
-            self.marks[self._place(request, position)] = (request.id, position)
-        for position in range(start, start + query):
-            for read in _reads(self.spec, position):
-                mark = self.marks.get(self._place(request, read))
-                assert mark == (request.id, read), f"position {read} reads a freed block, its mark is {mark}"
-
-    def _place(self, request: RequestState, position: int) -> tuple[int, int]:
-        block, offset = divmod(position, self.spec.block_size)
-        unit = request.blocks[0][block]
-        assert unit, f"position {position} is read or written through a freed block"
-        return unit, offset
-
-
-def _lives(spec: KVCacheSpec, random: Random, k_max: int) -> Iterator[tuple[int, int]]:
-    """Run a few requests side by side; yields after every change (units held, units allowed) of one."""
-    max_len = random.randint(2, 12 * spec.block_size)
-    max_query = random.choice((1 + k_max, 2 * (1 + k_max), random.randint(1 + k_max, max_len + k_max)))
-    lookahead = random.choice((0, k_max))
-    plan = plan_memory([spec], _limits(spec, max_len, max_query, lookahead, k_max))
-    columns = plan.pools[0].slots_per_request or 1
-    # Larger than `max_units` asks for, so that what a request takes is counted rather than refused.
-    ample = NUM_REQUESTS * columns * (2 + max_len) + 1
-    plan = evolve(plan, pools=(evolve(plan.pools[0], num_units=ample),))
-    memory = RequestMemory(plan, False, root_hash(), lookahead)
-    trial = _Trial(spec, random, memory, max_query, lookahead, k_max)
-    lives: list[_Life] = []
-    allowed = spec.max_units(max_len, max_query, lookahead) * columns
-    started = 0
-    for _ in range(60):
-        if len(lives) < NUM_REQUESTS and random.random() < 0.3:
-            lives.append(_start(memory, f"r{started}", max_len, random))
-            started += 1
-        if not lives:
-            continue
-        life = random.choice(lives)
-        action: Callable[[_Life], None] = (
-            trial.commit if life.flight and random.random() < 0.5 else trial.launch
-        )
-        action(life)
-        yield _held(life.request), allowed
-        if random.random() < 0.04:
-            lives.remove(life)
-            memory.release(life.request)
-    for life in lives:
-        memory.release(life.request)
-    for pool in memory.pools:
-        pool.check({})
-
-
-def _held(request: RequestState) -> int:
-    return sum(1 for unit in request.blocks[0] if unit) + len(request.slots[0])
-
-
-def _start(memory: RequestMemory, name: str, max_len: int, random: Random) -> _Life:
-    prompt = tuple(range(random.randint(1, max_len - 1)))
-    req = EngineRequest(
-        id=name, prompt_token_ids=prompt, params=RowParams(), max_tokens=max_len - len(prompt)
-    )
-    request = RequestState(req, list(prompt), max_len)
-    copies = memory.admit(request, memory.find_hit(request))
-    assert copies is not None, "a request that the plan was made for is not admitted"
-    return _Life(request)

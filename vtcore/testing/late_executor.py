@@ -63,8 +63,8 @@ class LateExecutor:
         for layer, cache in self._caches.items():
             for name, tensor in cache.tensors.items():
                 null = tensor[0]
-                intact = null.isnan().all() if null.is_floating_point() else (null == POISON).all()
-                assert bool(intact), f"the null unit of {layer}.{name} was written"
+                intact = null.isnan() if null.is_floating_point() else null == poison_value(null)
+                assert bool(intact.all()), f"the null unit of {layer}.{name} was written"
         tables = self._runner.tables
         for column in (tables.last_token, tables.computed, tables.limit, tables.cur_slot, tables.history):
             assert not bool(column[0].any()), "the null row was written"
@@ -83,6 +83,7 @@ class LateExecutor:
             sent,
             uniform=tuple(self._random.sample(sent.uniform, len(sent.uniform))),
             prefill=tuple(self._random.sample(sent.prefill, len(sent.prefill))),
+            forks=tuple(self._random.sample(sent.forks, len(sent.forks))),
         )
         self._queue.append(lambda: self._overwrite(recycled))
         self._queue.append(lambda: self._runner.forward(shuffled))
@@ -108,8 +109,8 @@ class LateExecutor:
             self._queue.popleft()()
         batch, result = self._batches.pop(step), self._results.pop(step)
         by_row = {row.row: row for row in result.rows}
-        order = (*batch.uniform, *(p.row for p in batch.prefill))
-        result = StepResult(step, tuple(by_row[row] for row in order))
+        order = (*batch.uniform, *(p.row for p in batch.prefill), *(f.child for f in batch.forks))
+        result = StepResult(step, tuple(by_row[row] for row in order), result.checkpoints)
         sent = self._wire(result)
         assert isinstance(sent, StepResult)
         self.polled.append((batch, sent))
@@ -137,5 +138,7 @@ class LateExecutor:
 
 
 def poison_value(tensor: torch.Tensor) -> float:
-    """NaN, or a number that no token and no hash is."""
-    return torch.nan if tensor.is_floating_point() else POISON
+    """NaN, or a number that no token and no hash is; in bytes, the largest."""
+    if tensor.is_floating_point():
+        return torch.nan
+    return 255 if tensor.dtype == torch.uint8 else POISON

@@ -1,6 +1,7 @@
 """A tiny runner for an architecture's tests: its model over tensors in memory, steps made by hand.
 
-For caches whose units are blocks kept as long as the request, or slots; any number of groups.
+For caches of any lifetime and any number of groups. Blocks wholly behind a window are given back and poisoned
+once their positions are committed.
 Does not: schedule, sample or reuse engine code that is not about the model.
 """
 
@@ -15,12 +16,14 @@ from torch import Tensor
 
 from vtcore.checkpoint.format import InMemoryFormat
 from vtcore.checkpoint.parameters import LoadedParameters, load_parameters
-from vtcore.interfaces.kv_cache_spec import Slot, Whole
+from vtcore.interfaces.kv_cache_spec import KVCacheSpec, Lifetime, Slot, Window
 from vtcore.interfaces.model_arch import BuildContext, CacheContext, ForwardOutput, Model, ModelArch
 from vtcore.interfaces.step import LayerCache, PagedPool, PrefillSpan, SlotPool, StepInputs
+from vtcore.kv_cache.planner import group_by_lifetime
 from vtcore.layers.dtypes import DTYPES, acc_dtype
 from vtcore.layers.linear import LinearPerGroup, PlainLinear, SingleRank
 from vtcore.ops.dispatch import resolve_ops
+from vtcore.testing.late_executor import poison_value
 
 
 def build_model(
@@ -57,9 +60,12 @@ def _plain_products(params: LoadedParameters, name: str) -> LinearPerGroup:
 
 @define
 class Row:
-    """One sequence: its blocks, its S state slots, the column that holds its state, its computed length."""
+    """One sequence: its blocks by paged pool, its S state slots, the column of its state, its length.
 
-    blocks: list[int]
+    A block index is the same in each pool; 0 stands where a pool needs the block no more.
+    """
+
+    blocks: dict[int, list[int]]
     slots: list[int]
     column: int = 0
     computed: int = 0
@@ -84,7 +90,12 @@ class Prefill:
 
 @define
 class Harness:
-    """Caches poisoned with NaN, free ids, and steps over them."""
+    """Poisoned caches, free ids, and steps over them.
+
+    Attributes:
+        caches: By layer. lifetimes: By pool, in the order of `StepInputs.pools`.
+        free_blocks: By paged pool. free_slots: Shared by all slot groups.
+    """
 
     arch: ModelArch
     model: Model
@@ -93,52 +104,98 @@ class Harness:
     num_blocks: int = 400
     num_slots: int = 40
     columns: int = 1
-    free_blocks: list[int] = field(init=False)
+    free_blocks: dict[int, list[int]] = field(init=False)
     free_slots: list[int] = field(init=False)
     caches: dict[str, LayerCache] = field(init=False)
-    slot_pools: list[bool] = field(init=False)
+    lifetimes: list[Lifetime] = field(init=False)
+    specs: list[tuple[KVCacheSpec, ...]] = field(init=False)
     last_step: StepInputs = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         # Shuffled, so that nothing depends on neighbouring ids.
         generator = torch.Generator().manual_seed(7)
-        self.free_blocks = (torch.randperm(self.num_blocks - 1, generator=generator) + 1).tolist()
-        self.free_slots = (torch.randperm(self.num_slots - 1, generator=generator) + 1).tolist()
         name = {v: k for k, v in DTYPES.items()}[self.dtype]
         specs = self.arch.cache_specs(CacheContext(block_size=self.block_size, dtype=name))
-        self.caches, self.slot_pools = {}, [isinstance(spec.lifetime, Slot) for spec in specs]
-        for pool, spec in enumerate(specs):
-            assert isinstance(spec.lifetime, Whole | Slot), f"{spec.kind} needs a pool that is not made here"
-            units = self.num_slots if self.slot_pools[pool] else self.num_blocks
-            for layer in spec.layers:
-                tensors = {
-                    key: torch.full((units, *t.shape), float("nan"), dtype=DTYPES[t.dtype])
-                    for key, t in spec.tensors(self.columns - 1).items()
-                }
-                self.caches[layer] = LayerCache(pool, tensors)
+        groups = group_by_lifetime(specs)
+        self.lifetimes, self.specs = [life for life, _ in groups], [group for _, group in groups]
+        self.free_slots = _shuffled(self.num_slots, generator)
+        self.free_blocks = {pool: _shuffled(self.num_blocks, generator) for pool in self.paged}
+        self.caches = {}
+        for pool, group in enumerate(self.specs):
+            units = self.num_blocks if pool in self.free_blocks else self.num_slots
+            for spec in group:
+                for layer in spec.layers:
+                    tensors = {
+                        key: torch.empty((units, *t.shape), dtype=DTYPES[t.dtype])
+                        for key, t in spec.tensors(self.columns - 1).items()
+                    }
+                    self.caches[layer] = LayerCache(pool, tensors)
+        for cache in self.caches.values():
+            _poison(cache, slice(None))
         self.model.bind(self.caches)
+
+    @property
+    def paged(self) -> list[int]:
+        """Pools of blocks."""
+        return [pool for pool, life in enumerate(self.lifetimes) if not isinstance(life, Slot)]
+
+    def is_slot(self, cache: LayerCache) -> bool:
+        """Whether a layer's units are slots."""
+        return cache.pool not in self.free_blocks
 
     def slot_tensors(self) -> list[Tensor]:
         """Every state tensor of every linear layer."""
-        return [
-            t for cache in self.caches.values() if self.slot_pools[cache.pool] for t in cache.tensors.values()
-        ]
+        return [t for cache in self.caches.values() if self.is_slot(cache) for t in cache.tensors.values()]
 
     def admit(self) -> Row:
         """A new row whose first slot is zeroed; the other columns stay poisoned."""
-        row = Row([], [self.free_slots.pop(0) for _ in range(self.columns)])
+        slots = [self.free_slots.pop(0) for _ in range(self.columns if self.slot_tensors() else 0)]
+        row = Row({pool: [] for pool in self.paged}, slots or [0] * self.columns)
         for tensor in self.slot_tensors():
             tensor[row.slots[0]] = 0
         return row
 
+    def units(self, row: Row, cache: LayerCache) -> list[int]:
+        """Ids that a row holds for a layer."""
+        return row.slots if self.is_slot(cache) else [unit for unit in row.blocks[cache.pool] if unit]
+
     def release(self, row: Row) -> None:
         """Give everything back, poisoned."""
         for cache in self.caches.values():
-            ids = row.slots if self.slot_pools[cache.pool] else row.blocks
-            for tensor in cache.tensors.values():
-                tensor[torch.tensor(ids, dtype=torch.int64)] = float("nan")
-        self.free_blocks += row.blocks
-        self.free_slots += row.slots
+            _poison(cache, torch.tensor(self.units(row, cache), dtype=torch.int64))
+        for pool, blocks in row.blocks.items():
+            self.free_blocks[pool] += [unit for unit in blocks if unit]
+        self.free_slots += [slot for slot in row.slots if slot]
+
+    def snapshot(self) -> dict[str, dict[str, Tensor]]:
+        """A copy of every cache tensor, by layer and name."""
+        return {name: {k: t.clone() for k, t in c.tensors.items()} for name, c in self.caches.items()}
+
+    def changed(self, before: Mapping[str, Mapping[str, Tensor]], besides: Row) -> list[str]:
+        """Names (layer.tensor) of all that differs from a snapshot in units that `besides` does not hold."""
+        found = []
+        for layer, cache in self.caches.items():
+            mine = set(self.units(besides, cache))
+            for name, tensor in cache.tensors.items():
+                others = torch.tensor([unit for unit in range(len(tensor)) if unit not in mine])
+                now, then = (t[others].contiguous().view(torch.uint8) for t in (tensor, before[layer][name]))
+                if not torch.equal(now, then):
+                    found.append(f"{layer}.{name}")
+        return found
+
+    def commit(self, row: Row) -> None:
+        """Give back and poison what no later query of a row may read."""
+        for pool in self.paged:
+            if row.computed:
+                start = min(spec.needed(row.computed).start for spec in self.specs[pool])
+                gone = [index for index, unit in enumerate(row.blocks[pool][:start]) if unit]
+                units = torch.tensor([row.blocks[pool][index] for index in gone], dtype=torch.int64)
+                for cache in self.caches.values():
+                    if cache.pool == pool:
+                        _poison(cache, units)
+                self.free_blocks[pool] += units.tolist()
+                for index in gone:
+                    row.blocks[pool][index] = 0
 
     @torch.inference_mode()
     def step(
@@ -150,35 +207,26 @@ class Harness:
     ) -> ForwardOutput:
         """One forward. Advances `computed` by the valid tokens; `accept` may take some back."""
         rows = [u.row for u in uniform] + [p.row for p in prefill]
+        for row in rows:
+            self.commit(row)
         query = len(uniform[0].ids) if uniform else 1
         lengths = [u.valid for u in uniform] + [len(p.ids) for p in prefill]
         ids: list[int] = []
         positions: list[int] = []
-        slots: list[int] = []
+        writers: list[Row | None] = []
         spans = []
         items: list[Uniform | Prefill] = [*uniform, *prefill]
         for index, item in enumerate(items):
             row, valid = item.row, lengths[index]
-            while len(row.blocks) * self.block_size < row.computed + valid:
-                row.blocks.append(self.free_blocks.pop(0))
+            for pool, blocks in row.blocks.items():
+                while len(blocks) * self.block_size < row.computed + valid:
+                    blocks.append(self.free_blocks[pool].pop(0))
             if isinstance(item, Prefill):
                 spans.append(PrefillSpan(index, len(ids), len(item.ids), row.computed))
             for offset, token in enumerate(item.ids):
-                position = row.computed + offset
                 ids.append(token)
-                positions.append(position)
-                block = row.blocks[position // self.block_size] if offset < valid else 0
-                slots.append(block * self.block_size + position % self.block_size if offset < valid else 0)
-        width = max([len(r.blocks) for r in rows] + [1]) + 1
-        table = torch.tensor([r.blocks + [0] * (width - len(r.blocks)) for r in rows])
-        writes = [t for t, slot in enumerate(slots) if slot]
-        paged = PagedPool(
-            self.block_size,
-            None,
-            table,
-            torch.tensor(slots),
-            None if len(writes) == len(slots) else torch.tensor(writes, dtype=torch.int64),
-        )
+                positions.append(row.computed + offset)
+                writers.append(row if offset < valid else None)
         slot_view = SlotPool(
             torch.tensor([r.slots[r.column] if n else 0 for r, n in zip(rows, lengths, strict=True)]),
             torch.tensor([r.slots if n else [0] * self.columns for r, n in zip(rows, lengths, strict=True)]),
@@ -193,7 +241,12 @@ class Harness:
             query_lens=torch.tensor(lengths),
             query_len_min=min((u.valid for u in uniform), default=query),
             context_max=max((u.row.computed + u.valid for u in uniform), default=0) + slack,
-            pools=tuple(slot_view if is_slot else paged for is_slot in self.slot_pools),
+            pools=tuple(
+                slot_view
+                if isinstance(life, Slot)
+                else self._paged_pool(pool, life, rows, positions, writers)
+                for pool, life in enumerate(self.lifetimes)
+            ),
         )
         out = self.model.forward(self.last_step) if run is None else run(self.last_step)
         for row, valid in zip(rows, lengths, strict=True):
@@ -204,6 +257,31 @@ class Harness:
         for chunk in prefill:
             chunk.row.column = 0
         return out
+
+    def _paged_pool(
+        self,
+        pool: int,
+        lifetime: Lifetime,
+        rows: Sequence[Row],
+        positions: Sequence[int],
+        writers: Sequence[Row | None],
+    ) -> PagedPool:
+        width = max([len(row.blocks[pool]) for row in rows] + [1]) + 1
+        table = [row.blocks[pool] + [0] * (width - len(row.blocks[pool])) for row in rows]
+        slots = [
+            0
+            if row is None
+            else row.blocks[pool][position // self.block_size] * self.block_size + position % self.block_size
+            for position, row in zip(positions, writers, strict=True)
+        ]
+        writes = [token for token, row in enumerate(writers) if row is not None]
+        return PagedPool(
+            self.block_size,
+            lifetime.tokens if isinstance(lifetime, Window) else None,
+            torch.tensor(table),
+            torch.tensor(slots),
+            None if len(writes) == len(slots) else torch.tensor(writes, dtype=torch.int64),
+        )
 
     def logits(
         self, uniform: Sequence[Uniform] = (), prefill: Sequence[Prefill] = (), slack: int = 0
@@ -229,3 +307,14 @@ def accept(item: Uniform, emitted: int) -> None:
     """Keep the first `emitted` >= 1 tokens of a verify query and drop the rest."""
     item.row.computed -= item.valid - emitted
     item.row.column = emitted - 1
+
+
+def _shuffled(count: int, generator: torch.Generator) -> list[int]:
+    """All ids but the null one, in any order."""
+    ids: list[int] = (torch.randperm(count - 1, generator=generator) + 1).tolist()
+    return ids
+
+
+def _poison(cache: LayerCache, units: slice | Tensor) -> None:
+    for tensor in cache.tensors.values():
+        tensor[units] = poison_value(tensor)

@@ -5,7 +5,8 @@ Does not: run it (`vtcore.testing.schedules`) or draw it (`vtcore.testing.draw_c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attrs import field, frozen
 
@@ -22,6 +23,7 @@ class CaseRequest:
         abort_after: Output tokens the front end has seen when it aborts; None never does.
         stop_string_at: Output tokens kept by a late stop string; None has none.
         follows: Index of the request whose prompt and answer begin this prompt (a second turn).
+        fork_of: Index of the earlier request whose prompt this one has, to be computed once.
     """
 
     prompt: tuple[int, ...]
@@ -34,8 +36,11 @@ class CaseRequest:
     stop_string_at: int | None = None
     masked: bool = False
     follows: int | None = None
+    fork_of: int | None = None
+    cache_salt: str = ""
     prompt_logprobs: int | None = None
     priority: int = 0
+    policy_args: str = ""
 
 
 @frozen(kw_only=True)
@@ -44,8 +49,12 @@ class ScheduleCase:
 
     Args:
         num_blocks: None is exactly what the largest request needs.
+        state_chunk: Of the toy's state, in tokens.
+        num_state_checkpoints, checkpoint_interval: See the options of these names.
+        resets: Ticks at which the prefix cache is reset.
         captured_k: () is no drafter. drafter: "oracle", "half" (an oracle that errs), "junk", "shifted".
         ks: Drawn from in turn for num_drafts_out.
+        policy, policy_config: Scheduler policy and its settings; none are an empty mapping.
     """
 
     requests: tuple[CaseRequest, ...]
@@ -59,10 +68,15 @@ class ScheduleCase:
     window: int = 5
     vocab_size: int = 12
     prefix_caching: bool | None = None
+    state_chunk: int = 1
+    num_state_checkpoints: int = 3
+    checkpoint_interval: int = 16
+    resets: tuple[int, ...] = ()
     drafter: str | None = None
     captured_k: tuple[int, ...] = (0,)
     ks: tuple[int, ...] = (0,)
     policy: str = "fcfs"
+    policy_config: Mapping[str, Any] = field(factory=dict)
 
 
 class ToyMask:

@@ -17,25 +17,25 @@ from torch import Tensor
 
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
-from vtcore.engine.core import AddRequest, EngineCore, FinishRequest, counters_of
+from vtcore.engine.core import AddRequest, EngineCore, FinishRequest, ResetPrefixCache, counters_of
 from vtcore.errors import EngineError
 from vtcore.execution.model_runner import ModelRunner
 from vtcore.interfaces.batch import EngineRequest, RowInit, RowParams, TokenLogprobs
+from vtcore.kv_cache.block_hash import extend_hashes, root_hash, salted_root
 from vtcore.loader import Internals, LoadedCore, load_core
 from vtcore.plugins import build_registry
 from vtcore.registry import PluginRegistry
 from vtcore.speculation.drafter import Drafter
 from vtcore.testing import toy_plugin
 from vtcore.testing.invariants import check_idle, check_invariants
+from vtcore.testing.judge import Given, judge
 from vtcore.testing.late_executor import LateExecutor
 from vtcore.testing.reference import ToyReference
-from vtcore.testing.schedule_case import CaseRequest, ScheduleCase, ToyMask
+from vtcore.testing.schedule_case import ScheduleCase, ToyMask
 from vtcore.testing.toy_drafters import JunkDrafter, OracleDrafter, ShiftedDrafter
 from vtcore.testing.toy_hash import fold, mix
 from vtcore.testing.wire import through_msgpack
 
-LOGPROB_TOLERANCE = 1e-8
-"""In float64, between schedules. Source: the design's eighth law."""
 PAST_THE_STOP = 12
 """How far the oracle knows a request's continuation beyond its end."""
 
@@ -60,6 +60,7 @@ class ScheduledModel:
     Args:
         hf_config, tensors: As `load_core` takes them.
         has_blocks: Whether it has a pool of blocks that live as long as the request.
+        has_states: Whether it has a recurrent state.
     """
 
     registry: PluginRegistry
@@ -67,6 +68,7 @@ class ScheduledModel:
     tensors: Mapping[str, Tensor]
     reference: Reference
     has_blocks: bool = True
+    has_states: bool = True
 
 
 @define
@@ -112,7 +114,7 @@ class _Run:
         if kind == "junk":
             return JunkDrafter()
         if kind == "shifted":
-            return ShiftedDrafter(max(self.case.captured_k))
+            return ShiftedDrafter(max(self.case.captured_k), in_slots=self.model.has_states)
         errs = kind == "half"
         return OracleDrafter(self.sequence, lambda token, p: errs and mix(mix(token, p), 5) % 3 == 0)
 
@@ -138,6 +140,11 @@ class _Run:
             if case.follows is not None:
                 first = self.sent[f"r{case.follows}"]
                 prompt = (*first.prompt_token_ids, *self.outputs[first.id], *prompt)
+            fork_of, salt = "", case.cache_salt
+            if case.fork_of is not None and f"r{case.fork_of}" in self.sent:
+                # One prompt object for all, as the front end sends it.
+                first = self.sent[f"r{case.fork_of}"]
+                fork_of, prompt, salt = first.id, first.prompt_token_ids, first.cache_salt
             request = EngineRequest(
                 id=f"r{index}",
                 prompt_token_ids=prompt,
@@ -148,7 +155,10 @@ class _Run:
                 prompt_logprobs=case.prompt_logprobs,
                 arrival_s=float(self.tick),
                 priority=case.priority,
+                policy_args=case.policy_args,
                 needs_mask=case.masked,
+                cache_salt=salt,
+                fork_of=fork_of,
             )
             self.sent[request.id] = through_msgpack(request)
             self.outputs[request.id] = []
@@ -195,6 +205,25 @@ class _Run:
             expected = fold(request.tokens[: request.computed], 0)
             assert int(cache["hash"][slot, 0]) == expected, f"{request.id}: the state differs from scratch"
 
+    def check_kept_states(self, core: EngineCore) -> None:
+        """With nothing in flight, every state kept for a prefix is that prefix's own, from scratch."""
+        assert self.loaded is not None
+        cache = self.loaded.caches.get("state")
+        if core.frames or cache is None or not isinstance(self.reference, ToyReference):
+            return
+        memory = core.scheduler.memory
+        kept = dict(memory.pools[cache.pool].by_hash)
+        for request in self.sent.values():
+            # The core may know tokens that a front end which ended the request never saw.
+            tokens = [*request.prompt_token_ids, *self.expect(request)[0]]
+            hashes: list[bytes] = []
+            extend_hashes(hashes, tokens, memory.block_size, salted_root(root_hash(), request.cache_salt))
+            for index, block_hash in enumerate(hashes):
+                if (slot := kept.pop(block_hash, None)) is not None:
+                    expected = fold(tokens[: (index + 1) * memory.block_size], 0)
+                    assert int(cache["hash"][slot, 0]) == expected, "a kept state differs from scratch"
+        assert not kept, "a state is kept of tokens that nobody has"
+
     def check_drafts(self, core: EngineCore, executor: LateExecutor, drafter: object) -> None:
         """Every live row's drafts equal those of a drafter without any cache."""
         if not isinstance(drafter, ShiftedDrafter):
@@ -205,10 +234,15 @@ class _Run:
                 owner = core.scheduler.rows.owner[row.row]
                 if owner is None or owner.home_drafts is not row.drafts or not row.tokens:
                     continue
-                if owner.num_cached_tokens or (
-                    core.scheduler.memory.prefix_caching and owner.num_preemptions
+                if not row.drafts:
+                    # A fork's first step: its parent was drafted for.
+                    continue
+                if not drafter.in_slots and (
+                    owner.num_cached_tokens
+                    or owner.req.fork_of
+                    or (core.scheduler.memory.prefix_caching and owner.num_preemptions)
                 ):
-                    # After a hit the hidden before the first query is unknown, so the first pair differs.
+                    # The hidden before the first query is unknown then, so the first pair differs.
                     continue
                 expected = ShiftedDrafter.from_scratch(
                     owner.tokens,
@@ -231,12 +265,20 @@ def toy_model(case: ScheduleCase, registry: PluginRegistry) -> ScheduledModel:
     """The toy architecture with the parts and the vocabulary of a case."""
     config = {
         "model_type": "toy",
+        "state_chunk": case.state_chunk,
         "vocab_size": case.vocab_size,
         "parts": case.parts,
         "window": case.window,
     }
     reference = ToyReference(case.vocab_size, case.parts, case.window)
-    return ScheduledModel(registry, config, {}, reference, has_blocks="whole" in case.parts)
+    return ScheduledModel(
+        registry,
+        config,
+        {},
+        reference,
+        has_blocks="whole" in case.parts,
+        has_states="state" in case.parts,
+    )
 
 
 def run_schedule(
@@ -256,8 +298,10 @@ def run_schedule(
     run = _Run(case, model)
     drafter = run.drafter()
     longest = _longest(case)
-    num_blocks = case.num_blocks or -(-longest // case.block_size)
-    max_model_len = min(longest, num_blocks * case.block_size) if model.has_blocks else longest
+    num_blocks = max(case.num_blocks or 0, -(-longest // case.block_size))
+    # The draft layer of a shifted drafter has blocks of its own.
+    has_blocks = model.has_blocks or isinstance(drafter, ShiftedDrafter)
+    max_model_len = min(longest, num_blocks * case.block_size) if has_blocks else longest
     ks = cycle(case.ks)
     executors: list[LateExecutor] = []
 
@@ -272,18 +316,20 @@ def run_schedule(
         choose_k=lambda num_rows: next(ks),
         make_executor=make_executor,
         step_budget=case.budget,
-        policy_time_limit_s=None,
+        is_policy_timed=False,
         clock=lambda: float(run.tick),
         check=check_invariants,
     )
     options = UserOptions(
         dtype="float64",
         block_size=case.block_size,
-        num_blocks=num_blocks,
+        num_blocks=num_blocks if has_blocks else None,
         max_model_len=max_model_len,
         max_num_seqs=case.max_num_seqs,
         enable_prefix_caching=case.prefix_caching,
         scheduling_policy=case.policy,
+        policy_config=case.policy_config or None,
+        **_state_options(case, model),
     )
     loaded = load_core(
         options,
@@ -301,15 +347,23 @@ def run_schedule(
     while run.pending or core.has_work:
         run.tick += 1
         run.arrive()
+        if run.tick in case.resets:
+            core.inbox.append(ResetPrefixCache())
         run.take(core)
         run.check_drafts(core, executor, drafter)
         run.check_states(core)
+        run.check_kept_states(core)
         bound -= 1
         if not bound:
             raise EngineError("no progress: the schedule does not end")
     check_idle(core)
     executor.check_canaries()
-    _judge(run)
+    for index, request_case in enumerate(case.requests):
+        name = f"r{index}"
+        given = Given(
+            run.outputs[name], run.logprobs[name], run.prompt_logprobs.get(name, {}), run.reasons[name]
+        )
+        judge(request_case, run.sent[name], given, run.expect(run.sent[name]), loaded.plan.max_model_len)
     counters: Counter[str] = Counter(counters_of(core))
     counters["late_launches"] = executor.num_late
     counters["illegal_drafts"] = loaded.runner.num_illegal_drafts
@@ -317,53 +371,23 @@ def run_schedule(
     return Outcome(counters, run.outputs)
 
 
+def _state_options(case: ScheduleCase, model: ScheduledModel) -> dict[str, Any]:
+    """Only where they have an effect are they taken."""
+    if not case.prefix_caching or not model.has_states:
+        return {}
+    return {
+        "num_state_checkpoints": case.num_state_checkpoints,
+        "state_checkpoint_interval": case.checkpoint_interval,
+    }
+
+
 def _longest(case: ScheduleCase) -> int:
+    prompts: list[int] = []
     lengths: list[int] = []
     for request in case.requests:
         before = lengths[request.follows] if request.follows is not None else 0
-        lengths.append(before + len(request.prompt) + request.max_tokens)
+        own = before + len(request.prompt)
+        # A fork that arrives before its leader has the prompt it was drawn with.
+        prompts.append(own if request.fork_of is None else max(own, prompts[request.fork_of]))
+        lengths.append(prompts[-1] + request.max_tokens)
     return max(lengths)
-
-
-def _judge(run: _Run) -> None:
-    for index, case in enumerate(run.case.requests):
-        name = f"r{index}"
-        request, got = run.sent[name], run.outputs[name]
-        tokens, logprobs = run.expect(request)
-        assert run.loaded is not None
-        limit = min(case.max_tokens, run.loaded.plan.max_model_len - len(request.prompt_token_ids))
-        length, reason = _end(tokens[:limit], case)
-        if run.reasons[name][0] == "abort" or case.stop_string_at is not None:
-            assert got == tokens[: len(got)], f"{name}: {got} is no prefix of {tokens}"
-            assert len(got) <= length
-        else:
-            assert got == tokens[:length], f"{name}: {got} != {tokens[:length]}"
-            assert run.reasons[name] == reason, f"{name}: ended by {run.reasons[name]}, not {reason}"
-        if case.params.logprobs is not None:
-            for found, wanted in zip(run.logprobs[name], logprobs[: len(got)], strict=True):
-                _assert_same_logprobs(found, wanted)
-        if case.prompt_logprobs is not None and got:
-            known = run.prompt_logprobs.get(name, {})
-            assert sorted(known) == list(range(1, len(request.prompt_token_ids))), f"{name}: {sorted(known)}"
-            for position, entry in known.items():
-                assert entry.token_id == request.prompt_token_ids[position]
-
-
-def _assert_same_logprobs(found: TokenLogprobs, wanted: TokenLogprobs | None) -> None:
-    assert wanted is not None
-    assert (found.token_id, found.rank, found.top_ids) == (wanted.token_id, wanted.rank, wanted.top_ids)
-    for one, other in zip(
-        (found.logprob, *found.top_logprobs), (wanted.logprob, *wanted.top_logprobs), strict=True
-    ):
-        assert abs(one - other) <= LOGPROB_TOLERANCE
-
-
-def _end(tokens: Sequence[int], case: CaseRequest) -> tuple[int, tuple[str, int | None]]:
-    for count, token in enumerate(tokens, start=1):
-        if count < case.params.min_tokens:
-            continue
-        if token in case.eos:
-            return count, ("stop", None)
-        if token in case.stop:
-            return count, ("stop", token)
-    return len(tokens), ("length", None)

@@ -90,9 +90,15 @@ class ToyWindow(ToyBlocks):
 
 @frozen(kw_only=True)
 class ToyState(KVCacheSpec):
-    """One hash per request."""
+    """One hash per request.
+
+    Args:
+        chunk: Tokens between positions where a state may be kept.
+    """
 
     kind: ClassVar[str] = "toy_state"
+
+    chunk: int = 1
 
     @property
     def lifetime(self) -> Lifetime:
@@ -108,18 +114,28 @@ class ToyState(KVCacheSpec):
         """The hash."""
         return {"hash": TensorSpec((1,), "int64", zeroed=True)}
 
+    @property
+    def state_chunk(self) -> int:
+        """As given."""
+        return self.chunk
+
+    def hit(self, present: Callable[[int], bool], limit: int) -> int:
+        """The longest prefix at whose end a state is kept."""
+        return next((blocks for blocks in range(limit, 0, -1) if present(blocks - 1)), 0)
+
     def max_units(self, num_tokens: int, max_query: int, lookahead: int) -> int:
         """One."""
         return 1
 
 
 class ToyArch(ModelArch):
-    """Reads `vocab_size`, `max_position_embeddings`, `parts` and `window` from the config."""
+    """Reads `vocab_size`, `max_position_embeddings`, `parts`, `window`, `state_chunk` from the config."""
 
     def __init__(self, hf_config: Mapping[str, Any]) -> None:
         self._config = hf_config
         self.parts: tuple[str, ...] = tuple(hf_config.get("parts", ("whole", "state")))
         self.window = int(hf_config.get("window", 5))
+        self.state_chunk = int(hf_config.get("state_chunk", 1))
 
     @classmethod
     def checkpoint_config(cls, size: str, vocab_size: int) -> Mapping[str, Any]:
@@ -145,7 +161,7 @@ class ToyArch(ModelArch):
         specs: dict[str, KVCacheSpec] = {
             "whole": ToyBlocks(layers=("whole",), block_size=ctx.block_size),
             "window": ToyWindow(layers=("window",), block_size=ctx.block_size, window=self.window),
-            "state": ToyState(layers=("state",), block_size=ctx.block_size),
+            "state": ToyState(layers=("state",), block_size=ctx.block_size, chunk=self.state_chunk),
         }
         return tuple(specs[part] for part in self.parts)
 

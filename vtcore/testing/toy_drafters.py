@@ -17,9 +17,9 @@ from vtcore.execution.tables import DeviceTables
 from vtcore.interfaces.batch import RowInit
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec
 from vtcore.interfaces.model_arch import CacheContext
-from vtcore.interfaces.step import LayerCache, PagedPool
+from vtcore.interfaces.step import LayerCache, PagedPool, SlotPool
 from vtcore.speculation.drafter import DraftView
-from vtcore.testing.toy_arch import ToyBlocks, read_ids
+from vtcore.testing.toy_arch import ToyBlocks, ToyState, read_ids
 from vtcore.testing.toy_hash import fold, mix
 
 
@@ -103,29 +103,37 @@ class JunkDrafter(_RowsDrafter):
 class ShiftedDrafter(_RowsDrafter):
     """Keeps the pair (hidden before p, token at p) at position p, as an MTP head does.
 
+    The carry, the hidden that the next pair needs, is one more tensor of the state slots where the target has
+    any, so that a restored or forked state brings it along; else it is a number per row.
+
     Args:
         k_max: Drafts asked for at most.
+        in_slots: Whether the target has state slots.
     """
 
-    def __init__(self, k_max: int) -> None:
+    def __init__(self, k_max: int, in_slots: bool) -> None:
         super().__init__()
         self.lookahead = k_max
-        self._carry: dict[int, int] = {}
+        self.in_slots = in_slots
+        self._by_row: dict[int, int] = {}
         self._cache: LayerCache | None = None
+        self._states: LayerCache | None = None
 
     def cache_specs(self, ctx: CacheContext) -> tuple[KVCacheSpec, ...]:
-        """One layer beside the target's."""
-        return (ToyBlocks(layers=("draft",), block_size=ctx.block_size),)
+        """One layer beside the target's, and the carry."""
+        blocks = ToyBlocks(layers=("draft",), block_size=ctx.block_size)
+        carry = ToyState(layers=("carry",), block_size=ctx.block_size)
+        return (blocks, carry) if self.in_slots else (blocks,)
 
     def bind(self, tables: DeviceTables, caches: Mapping[str, LayerCache], vocab_size: int) -> None:
-        """Keep its layer."""
+        """Keep its layers."""
         super().bind(tables, caches, vocab_size)
-        self._cache = caches["draft"]
+        self._cache, self._states = caches["draft"], caches.get("carry")
 
     def admit(self, inits: Sequence[RowInit]) -> None:
-        """The hidden before a row's first query is unknown."""
+        """Without slots the hidden before a row's first query is unknown."""
         super().admit(inits)
-        self._carry.update((init.row, 0) for init in inits)
+        self._by_row.update((init.row, 0) for init in inits)
 
     def ingest(self, view: DraftView) -> None:
         """Store the pairs of all committed query tokens, and carry the last hidden on."""
@@ -135,16 +143,41 @@ class ShiftedDrafter(_RowsDrafter):
                 offset = index * view.step.query_len
             else:
                 offset = view.step.prefill[index - view.step.num_uniform].offset
-            start = int(view.step.computed[index])
+            start, carry = int(view.step.computed[index]), self._read_carry(view, index)
             for step in range(int(view.num_new_B[index])):
-                self._write(row, start + step, mix(self._carry[row], int(view.step.ids[offset + step])))
-                self._carry[row] = int(view.hidden_TH[offset + step, 0])
+                self._write(row, start + step, mix(carry, int(view.step.ids[offset + step])))
+                carry = int(view.hidden_TH[offset + step, 0])
+                self._write_carry(view, index, step, carry)
+
+    def _read_carry(self, view: DraftView, index: int) -> int:
+        if self._states is None:
+            return self._by_row[int(view.rows_B[index])]
+        pool = view.step.pools[self._states.pool]
+        assert isinstance(pool, SlotPool)
+        return int(self._states["hash"][pool.read_slots[index], 0])
+
+    def _write_carry(self, view: DraftView, index: int, step: int, carry: int) -> None:
+        if self._states is None:
+            self._by_row[int(view.rows_B[index])] = carry
+            return
+        pool = view.step.pools[self._states.pool]
+        assert isinstance(pool, SlotPool)
+        column = step if index < view.step.num_uniform else 0
+        self._states["hash"][pool.write_slots[index, column], 0] = carry
+
+    def _carry_of(self, row: int) -> int:
+        if self._states is None:
+            return self._by_row[row]
+        assert self.tables is not None
+        slots = self.tables.state_slots[self._states.pool]
+        assert slots is not None
+        return int(self._states["hash"][slots[row, self.tables.cur_slot[row]], 0])
 
     def row_drafts(self, row: int, last: int, k: int) -> list[int]:
         """Draft one by one; pairs beyond the known tokens are scratch that the next ingest rewrites."""
         assert self.tables is not None
         limit = int(self.tables.limit[row])
-        token, hidden = int(self.tables.last_token[row]), self._carry[row]
+        token, hidden = int(self.tables.last_token[row]), self._carry_of(row)
         drafts: list[int] = []
         for position in range(last, last + k):
             # A draft at `position + 1` is a query token only below the last computed position.

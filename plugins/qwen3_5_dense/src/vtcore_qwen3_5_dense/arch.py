@@ -16,6 +16,7 @@ from vtcore.interfaces.kv_cache_spec import KVCacheSpec
 from vtcore.interfaces.model_arch import BuildContext, CacheContext, Model, ModelArch, ModelDims, ParamRule
 from vtcore.kv_cache.specs import FullAttentionSpec, RecurrentStateSpec
 from vtcore_qwen3_5_dense.config import FULL, LINEAR, Qwen35Config, parse_config
+from vtcore_qwen3_5_dense.ops.gated_delta_rule.chunk import CHUNK
 from vtcore_qwen3_5_dense.sizes import checkpoint_config
 from vtcore_qwen3_5_dense.weights import HEAD, build_rules, is_skipped, swiglu_rules
 
@@ -74,6 +75,7 @@ def hybrid_cache_specs(config: Qwen35Config, ctx: CacheContext) -> tuple[KVCache
                     ("conv", (config.conv_kernel - 1, config.conv_channels), ctx.dtype),
                     ("state", state_shape, state_dtype),
                 ),
+                chunk=CHUNK,
             )
         )
     return tuple(specs)

@@ -16,11 +16,9 @@ from torch.nn import functional as F
 
 from vtcore.interfaces.step import StepInputs
 from vtcore.ops.once import once
+from vtcore_qwen3_5_dense.ops.gated_delta_rule.chunk import CHUNK
 from vtcore_qwen3_5_dense.ops.gated_delta_rule.shape import DeltaRuleShape
 from vtcore_qwen3_5_dense.ops.state_plan import QueryIndex, StatePlan, build_state_plan, prefill_slots
-
-CHUNK = 64
-"""Tokens per chunk of the prefill form. Source: flash-linear-attention, chunk_gated_delta_rule."""
 
 
 def gated_delta_rule(
