@@ -1,5 +1,6 @@
 # `make demo` and `make test` need Python 3.11 to 3.14, git and make; tools/bootstrap.py makes .venv for both.
-# Variables: PYTHON (interpreter for .venv), TORCH_INDEX_URL (where torch comes from), PYTEST_ARGS, PYTEST_WORKERS.
+# Variables: PYTHON (interpreter for .venv), TORCH_INDEX_URL (where torch comes from), PYTEST_ARGS, PYTEST_WORKERS,
+# P (the plugin that test-plugin tests).
 
 SHELL := /bin/sh
 PY := .venv/bin/python
@@ -14,11 +15,11 @@ ifneq ($(filter-out 0 false,$(CI)),)
 PYTEST += -W error
 endif
 
-.PHONY: help env env-dev demo test test-slow lint format types bench docs dist clean clean-env
+.PHONY: help env env-dev demo test test-plugin test-slow lint format types bench docs dist clean clean-env
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | \
-		while IFS='|' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+		while IFS='|' read -r name text; do printf '  %-11s %s\n' "$$name" "$$text"; done
 
 env: ## Make .venv with vtcore, its plugins and torch.
 	@$(BOOTSTRAP)
@@ -36,6 +37,9 @@ demo: env ## Write a tiny checkpoint of random weights and generate text with it
 test: env-dev ## Run every test that is not slow.
 	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
+test-plugin: env-dev ## Run one plugin's tests with nothing but what it declares: P=NAME.
+	@$(PY) tools/plugin_tests.py "$(P)" -m "not slow" $(PYTEST_ARGS)
+
 test-slow: env-dev ## Run the slow tests.
 	@status=0; $(PY) -m pytest -m slow --collect-only -qq >/dev/null 2>&1 || status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no slow tests"; else $(PYTEST) -m slow $(PYTEST_ARGS); fi
@@ -49,7 +53,7 @@ format: env-dev ## Format, and mend what the linter can.
 	$(PY) -m ruff format .
 
 types: env-dev ## Check types, strictly.
-	$(PY) -m mypy vtcore plugins/*/src tools
+	$(PY) -m mypy vtcore plugins/*/src docs/examples/*/src tools
 
 bench: env-dev ## Measure against transformers on this CPU.
 	$(PY) bench/cpu.py
@@ -62,8 +66,8 @@ dist: env-dev ## Build source distribution and wheel of every distribution into 
 	@$(PY) tools/build_dist.py
 
 clean: ## Remove what builds, checks and the demo wrote.
-	rm -rf build dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build plugins/*/build docs/examples/*/build dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name .venv -prune -o -type d -name __pycache__ -print | xargs rm -rf
 
-clean-env: ## Remove .venv.
-	rm -rf .venv
+clean-env: ## Remove .venv, and those of test-plugin.
+	rm -rf .venv .venv-plugin-*

@@ -108,6 +108,10 @@ class Reader:
         for name, value in list(names.items()):
             if name.startswith("test_"):
                 value()
+            elif name.startswith("Test"):
+                for method in dir(value):
+                    if method.startswith("test_"):
+                        getattr(value(), method)()
 
     def run(self, command: Command) -> int:
         """One command: in this process where that is the same, for each start of torch takes seconds."""
@@ -216,6 +220,7 @@ def test_no_comment_looks_like_a_mark_without_being_one() -> None:
     [
         "```python\nassert False\n```",
         "```python\ndef test_it():\n    assert False\n```",
+        "```python\nclass TestIt:\n    def test_it(self):\n        assert False\n```",
         "```sh\nvtcore generate\n```",
         "```sh\nvtcore --version # exit 2\n```",
         "```sh\ntest -f absent && true\n```",

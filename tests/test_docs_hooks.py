@@ -50,11 +50,18 @@ def rows(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("point", HOOK_POINTS, ids=lambda point: point.hook)
 def test_every_hook_has_a_section_with_signature_version_and_moment(point: HookPoint) -> None:
     text = section(point)
-    version = HOOK_VERSIONS[point.api]
-    assert f'Version {version} (`VTCORE_API = {{"{point.api}": "{version}"}}`)' in text
+    served = HOOK_VERSIONS[point.api]
+    older = "" if served.oldest == served.current else f"; {served.oldest} is served too"
+    assert f'Version {served.current} (`VTCORE_API = {{"{point.api}": "{served.current}"}}`){older}.' in text
     assert "Called once while the registry is built" in text
     assert f"`{point.entry.__name__}`" in text
     assert f"`{point.kind}`" in TEXT
+
+
+@pytest.mark.parametrize("point", HOOK_POINTS, ids=lambda point: point.hook)
+def test_the_table_of_versions_has_every_hook(point: HookPoint) -> None:
+    served = HOOK_VERSIONS[point.api]
+    assert f"\n| `{point.api}` | {served.current} | {served.oldest} |" in TEXT
 
 
 @pytest.mark.parametrize("point", HOOK_POINTS, ids=lambda point: point.hook)

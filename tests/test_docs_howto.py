@@ -1,4 +1,7 @@
-"""The how-to's files are written out as they stand, found as an installed distribution, and run."""
+"""What the how-to has its reader write is found as an installed distribution, runs, and passes the kit.
+
+Does not: run its commands; test_docs_blocks.py does.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,42 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from doc_blocks import ROOT, find_blocks
 
 from vtcore.cli.main import main
 from vtcore.interfaces.scheduler_policy import SchedulerPolicy, WaitingView
 from vtcore.plugins import build_registry
 
-PAGE = Path(__file__).parent.parent / "docs/howto/add-a-scheduler.md"
-FILES = re.compile(r"^`([^`\n]+)`:.*?\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGE = "docs/howto/add-a-scheduler.md"
+FOLDER = "vtcore-shortest-first"
+
+
+def page() -> str:
+    return (ROOT / PAGE).read_text(encoding="utf-8")
 
 
 def files() -> dict[str, str]:
-    return dict(FILES.findall(PAGE.read_text(encoding="utf-8")))
+    """The files that the reader writes over those of `vtcore plugins new`."""
+    found = {str(block.file): block.text for block in find_blocks(PAGE, page()) if block.file}
+    return {name: text for name, text in found.items() if "fair_share" not in name}
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Lay the files out as pip would: packages on the path, metadata made from pyproject.toml."""
-    contents = files()
-    for name, text in contents.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(["plugins", "new", "policy", FOLDER.removeprefix("vtcore-")]) == 0
+    folder = tmp_path / FOLDER
+    for name, text in files().items():
+        path = folder / name
+        assert path.is_file(), f"{name}: `plugins new` writes no such file"
         path.write_text(text)
-    project = tomllib.loads(contents["pyproject.toml"])["project"]
-    source = tmp_path / "src"
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    source = folder / "src"
     info = source / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
@@ -42,7 +55,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
     )
     monkeypatch.syspath_prepend(str(source))
-    yield source
+    yield folder
     for name in [name for name in sys.modules if name.startswith("vtcore_shortest_first")]:
         del sys.modules[name]
 
@@ -56,8 +69,25 @@ def check(policy: type[SchedulerPolicy]) -> None:
     assert [v.id for v in sorted(views, key=policy().key)] == ["short", "middle", "long"]
 
 
-def test_it_is_three_files() -> None:
-    assert len(files()) == 3
+def test_a_policy_is_three_files_and_a_test(installed: Path) -> None:
+    tree = re.search(rf"^    {FOLDER}/\n((?:      .*\n)+)", page(), re.MULTILINE)
+    assert tree is not None
+    shown = [line.strip() for line in tree[1].splitlines()]
+    assert len(shown) == 3 + 1
+    assert all((installed / name).is_file() for name in shown)
+    assert set(files()) <= set(shown)
+
+
+def test_its_tests_pass(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(installed / "tests"))
+    tests = import_module("test_conformance")
+    monkeypatch.delitem(sys.modules, "test_conformance")
+    tests.test_short_prompts_go_first()
+    tests.TestShortestFirst.num_schedules = 1
+    rules = [name for name in dir(tests.TestShortestFirst) if name.startswith("test_")]
+    assert len(rules) > 8
+    for name in rules:
+        getattr(tests.TestShortestFirst(), name)()
 
 
 def test_the_installed_policy_is_found_listed_and_orders(
@@ -81,15 +111,3 @@ def test_registering_does_not_import_the_implementation(installed: Path) -> None
 
 def test_installing_it_changes_no_default(installed: Path) -> None:
     assert build_registry(allow=["shortest_first"]).policy("fcfs").distribution == "vtcore"
-
-
-def test_both_modules_in_one_file_work_as_a_file_plugin(tmp_path: Path) -> None:
-    contents = files()
-    path = "vtcore_shortest_first.policy:ShortestFirst"
-    plugin = contents["src/vtcore_shortest_first/plugin.py"].replace(
-        f'"{path}"', 'f"{__name__}:ShortestFirst"'
-    )
-    file = tmp_path / "my_policy.py"
-    file.write_text(plugin + contents["src/vtcore_shortest_first/policy.py"])
-    registry = build_registry(entry_points=False, files=[file])
-    check(registry.load(registry.policy("shortest_first")))

@@ -23,17 +23,25 @@ def example(kit: str) -> str:
 def functions_of(block: str) -> list[Callable[[], None]]:
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(block, str(PAGE), "exec"), names)
-    return [value for name, value in names.items() if name.startswith("test_")]
+    classes = [value for name, value in names.items() if name.startswith("Test")]
+    methods = [getattr(made(), name) for made in classes for name in dir(made) if name.startswith("test_")]
+    return [*(value for name, value in names.items() if name.startswith("test_")), *methods]
 
 
 def test_the_examples_notice_a_class_that_breaks_the_contract() -> None:
     no_tuple = example("policy_kit").replace("(view.num_prompt_tokens,)", "view.num_prompt_tokens")
     assert no_tuple != example("policy_kit")
+    [keys] = [function for function in functions_of(no_tuple) if "keys" in function.__name__]
     with pytest.raises(AssertionError, match="is no tuple"):
-        functions_of(no_tuple)[0]()
+        keys()
     bad_cuts = (
         "class Bad(FullAttentionSpec):\n    def cuts(self, start, end, grid):\n        return (end,)\n\n\n"
     )
-    broken = example("kv_cache_kit").replace("def test_", bad_cuts + "def test_")
-    with pytest.raises(AssertionError):
-        functions_of(broken.replace("            FullAttentionSpec(", "            Bad("))[0]()
+    broken = example("kv_cache_kit").replace("class Test", f"{bad_cuts}class Test")
+    [cuts] = [
+        function
+        for function in functions_of(broken.replace("return FullAttentionSpec(", "return Bad("))
+        if "cuts" in function.__name__
+    ]
+    with pytest.raises(AssertionError, match="are not inside"):
+        cuts()

@@ -1,4 +1,4 @@
-"""What the documents say holds: named paths exist, the lifetime table is the loader's, the model how-to runs.
+"""What the documents say holds: named paths exist, the lifetime table is the loader's.
 
 Does not: run the blocks of the pages or follow their links; test_docs_blocks.py and test_docs_links.py do.
 """
@@ -6,37 +6,21 @@ Does not: run the blocks of the pages or follow their links; test_docs_blocks.py
 from __future__ import annotations
 
 import ast
-import json
 import re
-import sys
 import tomllib
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
+from doc_blocks import pages
 
 from vtcore.cli.main import main
-from vtcore.cli.make_checkpoint import make_checkpoint
-from vtcore.config.options import UserOptions
-from vtcore.engine.engine import Engine
-from vtcore.engine.frontend import build_frontend
-from vtcore.loader import load_core
-from vtcore.plugins import build_registry
-from vtcore.registry import PluginRegistry
-from vtcore.request import SamplingParams
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted(
-    file
-    for pattern in ("*.md", "docs/**/*.md", "bench/*.md", "plugins/*/*.md")
-    for file in ROOT.glob(pattern)
-)
+PAGES = [ROOT / page for page in pages(ROOT)]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE_BLOCK = re.compile(
-    r"^`([^`\n]+)`:[^`]*?(?:`[^`\n]+`[^`]*?)*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL
-)
 INLINE = re.compile(r"`([^`\n]+)`")
+EXAMPLES = sorted((ROOT / "docs/examples").glob("*/"))
+TEMPLATES = ROOT / "vtcore/data/templates"
 TOP = ("vtcore", "plugins", "tests", "docs", "bench", "tools", ".ci")
 
 
@@ -85,7 +69,11 @@ def test_the_readme_names_both_commands_first() -> None:
 
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
 def test_every_named_path_exists(page: str) -> None:
-    assert [path for path in sorted(named_paths(page)) if not (ROOT / path).exists()] == []
+    # A how-to also names files in the folder that its reader writes.
+    folders = [ROOT, *EXAMPLES] if page.startswith("docs/howto/") else [ROOT]
+    missing = {path for path in named_paths(page) if not any((folder / path).exists() for folder in folders)}
+    written = {path for path in missing if list(TEMPLATES.glob(f"*/{path}.tmpl"))}
+    assert missing - written == set()
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
@@ -128,49 +116,3 @@ def test_every_dependency_has_its_reason() -> None:
     names = {match[0] for line in lines if (match := re.match(r"[\w-]+", line)) and not line.startswith("-")}
     cells = " ".join(re.findall(r"^\| ([^|]+) \|", text("docs/decisions/0004-dependencies.md"), re.MULTILINE))
     assert names - set(re.findall(r"[\w-]+", cells)) == set()
-
-
-# The model how-to: its files are written out, made a checkpoint of, and run.
-
-
-@pytest.fixture
-def one_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginRegistry]:
-    contents = dict(FILE_BLOCK.findall(text("docs/howto/add-a-model.md")))
-    assert len(contents) == 4
-    for name, content in contents.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    monkeypatch.syspath_prepend(str(tmp_path / "src"))
-    points = tomllib.loads(contents["pyproject.toml"])["project"]["entry-points"]["vtcore.plugins"]
-    yield build_registry(extra=[import_module(points["one_layer"])], entry_points=False)
-    for name in [name for name in sys.modules if name.startswith("vtcore_one_layer")]:
-        del sys.modules[name]
-
-
-def engine(model: Path, registry: PluginRegistry, budget: int | None = None) -> Engine:
-    options = UserOptions(
-        model=str(model), dtype="float64", block_size=4, max_num_seqs=2, max_num_batched_tokens=budget
-    )
-    return build_frontend(load_core(options, registry=registry))
-
-
-def test_the_how_tos_model_runs_and_no_schedule_changes_its_tokens(
-    tmp_path: Path, one_layer: PluginRegistry
-) -> None:
-    model = tmp_path / "checkpoint"
-    make_checkpoint("one_layer", "tiny", model, registry=one_layer)
-    assert json.loads((model / "config.json").read_text())["architectures"] == ["OneLayerForCausalLM"]
-    params = SamplingParams(max_tokens=12, temperature=0.7, seed=3, ignore_eos=True)
-    prompts = ["The quick brown fox jumps over the lazy dog", "Once", "The quick brown fox jumps high"]
-    seen = []
-    for budget in (None, 2):
-        running = engine(model, one_layer, budget)
-        seen.append(running.generate([(prompt, params) for prompt in prompts]))
-        again = running.generate([(prompts[0], params)])
-        running.close()
-        assert again[0].num_cached_tokens > 0
-        assert again[0].outputs[0].token_ids == seen[-1][0].outputs[0].token_ids
-    first, second = ([output.outputs[0].token_ids for output in outputs] for outputs in seen)
-    assert first == second
-    assert all(len(tokens) == 12 for tokens in first)

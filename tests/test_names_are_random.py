@@ -62,6 +62,8 @@ class Named:
                     fields = {"layers": spec.layers, "block_size": spec.block_size}
                     if isinstance(spec, ToyWindow):
                         fields["window"] = spec.window
+                    if isinstance(spec, ToyState):
+                        fields["chunk"] = spec.chunk
                     found.append(kinds[type(spec)](**fields))  # type: ignore[arg-type]
                 return tuple(found)
 
@@ -71,8 +73,8 @@ class Named:
             "Policy": FcfsPolicy,
             **{base.__name__: kind for base, kind in kinds.items()},
         }
-        # The shifted drafter brings a group of the toy's own kind along.
-        classes["Plain"] = ToyBlocks
+        # The shifted drafter brings groups of the toy's own kinds along.
+        classes |= {"Plain": ToyBlocks, "PlainState": ToyState}
 
         def path(name: str) -> str:
             return f"{self.module_name}:{name}"
@@ -85,7 +87,11 @@ class Named:
                 KVCacheSpecEntry(name=kind.kind, implementation=path(base.__name__))
                 for base, kind in kinds.items()
             ]
-            return [*own, KVCacheSpecEntry(name=ToyBlocks.kind, implementation=path("Plain"))]
+            return [
+                *own,
+                KVCacheSpecEntry(name=ToyBlocks.kind, implementation=path("Plain")),
+                KVCacheSpecEntry(name=ToyState.kind, implementation=path("PlainState")),
+            ]
 
         def vtcore_register_scheduler_policies() -> list[SchedulerPolicyEntry]:
             return [SchedulerPolicyEntry(name=self.policy, implementation=path("Policy"))]

@@ -62,9 +62,14 @@ class Command:
 
 
 def pages(root: Path = ROOT) -> list[str]:
-    """Every Markdown page of the repository, as paths from its root."""
-    found = {file for pattern in PAGE_PATTERNS for file in root.glob(pattern)}
-    return sorted(file.relative_to(root).as_posix() for file in found)
+    """Every Markdown page of the repository, as paths from its root; none of a cache or a build."""
+    found = {file.relative_to(root) for pattern in PAGE_PATTERNS for file in root.glob(pattern)}
+    return sorted(file.as_posix() for file in found if not any(map(_is_no_source, file.parts)))
+
+
+def _is_no_source(part: str) -> bool:
+    """Whether a folder is hidden, or what an installation from the tree leaves behind."""
+    return part[0] == "." or part == "build" or part.endswith(".egg-info")
 
 
 def find_blocks(page: str, text: str) -> list[Block]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from vtcore.hookspecs import hookimpl
 from vtcore.interfaces.registry_entries import CheckpointSourceEntry, KVCacheSpecEntry, SchedulerPolicyEntry
 
-VTCORE_API = {"kv_cache_specs": "0.1", "scheduler_policies": "0.1", "checkpoint_sources": "0.1"}
+VTCORE_API = {"kv_cache_specs": "0.2", "scheduler_policies": "0.2", "checkpoint_sources": "0.1"}
 
 
 @hookimpl
@@ -32,12 +32,22 @@ def vtcore_register_kv_cache_specs() -> Iterable[KVCacheSpecEntry]:
 
 @hookimpl
 def vtcore_register_scheduler_policies() -> Iterable[SchedulerPolicyEntry]:
-    """The default policy."""
+    """The default policy, and two others."""
     return (
         SchedulerPolicyEntry(
             name="fcfs",
             implementation="vtcore.scheduling.policies.fcfs:FcfsPolicy",
             description="first come, first served",
+        ),
+        SchedulerPolicyEntry(
+            name="priority",
+            implementation="vtcore.scheduling.policies.priority:PriorityPolicy",
+            description="by each request's priority, the smallest number first",
+        ),
+        SchedulerPolicyEntry(
+            name="lpm",
+            implementation="vtcore.scheduling.policies.lpm:LpmPolicy",
+            description="longest cached prefix first, while at most 128 wait",
         ),
     )
 

@@ -67,7 +67,7 @@ class UsageError(VtcoreError):
 
 
 class PluginError(VtcoreError):
-    """Plugins could not be turned into a registry: import, version, duplicate or unknown name."""
+    """Plugins could not be turned into a registry, or one gave data that cannot be used."""
 
     code = "VT310"
 
@@ -82,6 +82,12 @@ class PluginApiError(PluginError):
     """A plugin was written for another version of a hook."""
 
     code = "VT312"
+
+
+class PluginLockError(PluginError):
+    """The installed plugins are not those of a plugin lock, or the lock itself cannot be read."""
+
+    code = "VT313"
 
 
 class DuplicateNameError(PluginError):

@@ -5,10 +5,11 @@ Does not: hold a contract (see `vtcore.interfaces`) or call a hook; only `vtcore
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import pluggy
-from attrs import frozen
+from attrs import field, frozen
 
 from vtcore.interfaces.checkpoint_source import CheckpointSource
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec
@@ -29,13 +30,75 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a plugin's functions; plugins import it as `from vtcore import hookimpl`."""
 
-HOOK_VERSIONS: Mapping[str, str] = {
-    "archs": "0.1",
-    "kv_cache_specs": "0.1",
-    "scheduler_policies": "0.1",
-    "checkpoint_sources": "0.1",
+
+@frozen(kw_only=True)
+class HookVersion:
+    """Versions of one hook, its interface included, that this vtcore serves.
+
+    Args:
+        current: "MAJOR.MINOR" that a new plugin declares.
+        oldest: The least minor of the same major whose plugins still work unchanged; may be `current`.
+    """
+
+    current: str = field()
+    oldest: str = field()
+
+    @current.validator
+    @oldest.validator
+    def _check_form(self, attribute: object, value: str) -> None:
+        parse_hook_version(value)
+
+    def __attrs_post_init__(self) -> None:
+        (major, minor), (least_major, least_minor) = self.pair, parse_hook_version(self.oldest)
+        if least_major != major or least_minor > minor:
+            raise ValueError(f"oldest {self.oldest} and current {self.current} span no minors of one major")
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """(major, minor) of `current`."""
+        return parse_hook_version(self.current)
+
+    def serves(self, version: str) -> bool:
+        """Whether a plugin written for a version works.
+
+        Args:
+            version: "MAJOR.MINOR", as in a plugin's `VTCORE_API`.
+
+        Raises:
+            ValueError: It has another form.
+        """
+        return parse_hook_version(self.oldest) <= parse_hook_version(version) <= self.pair
+
+    def __str__(self) -> str:
+        return self.current if self.oldest == self.current else f"{self.oldest} to {self.current}"
+
+
+def parse_hook_version(version: str) -> tuple[int, int]:
+    """Split a hook's version into numbers, which compare as versions do.
+
+    Args:
+        version: "MAJOR.MINOR", digits only.
+
+    Raises:
+        ValueError: It has another form.
+    """
+    if not re.fullmatch(r"[0-9]+\.[0-9]+", version):
+        raise ValueError(f'{version!r} is not "MAJOR.MINOR"')
+    major, minor = map(int, version.split("."))
+    return major, minor
+
+
+HOOK_VERSIONS: Mapping[str, HookVersion] = {
+    "archs": HookVersion(current="0.1", oldest="0.1"),
+    "kv_cache_specs": HookVersion(current="0.2", oldest="0.1"),
+    "scheduler_policies": HookVersion(current="0.2", oldest="0.1"),
+    "checkpoint_sources": HookVersion(current="0.1", oldest="0.1"),
 }
-"""API version of each hook with its interface; a plugin repeats those it implements in `VTCORE_API`."""
+"""Versions of each hook; a plugin declares those it was written for in `VTCORE_API`.
+
+0.2 of kv_cache_specs: `state_chunk`. 0.2 of scheduler_policies: `options_class`, `args_class`, `policy_args`
+in the views, the view in `Arrived`, `is_active`, `needs_prefix_caching`. Both only add.
+"""
 
 
 @hookspec

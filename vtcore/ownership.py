@@ -119,7 +119,7 @@ def _conflict(claim: _Claim, one: Registered[Entry], two: Registered[Entry]) -> 
         message = f"{claim.kind} {claim.name!r} is claimed by {_named(one)} and by {_named(two)}"
         remedy = (
             f'pick one with the option plugin_owners={{"{claim.key}": "{one.distribution}"}} or '
-            f'"{two.distribution}" (--plugin-owner {claim.key}={one.distribution}), or uninstall the other'
+            f'"{two.distribution}", or uninstall the other'
         )
     return Problem(
         plugin=two.plugin,

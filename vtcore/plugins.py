@@ -22,9 +22,10 @@ from vtcore import builtin, hookspecs
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.errors import ConfigError, PluginApiError, PluginError, PluginLoadError
-from vtcore.hookspecs import HOOK_POINTS, HOOK_VERSIONS, PROJECT, HookPoint
+from vtcore.hookspecs import HOOK_POINTS, HOOK_VERSIONS, PROJECT, HookPoint, parse_hook_version
 from vtcore.host.installed import GROUP as GROUP
 from vtcore.host.installed import announced_plugins, pip_command
+from vtcore.host.plugin_remedy import remedy_of
 from vtcore.interfaces.registry_entries import Entry
 from vtcore.ownership import freeze_registry
 from vtcore.registry import LeftOut, PluginInfo, PluginRegistry, Problem, Registered, distribution_key
@@ -198,10 +199,8 @@ def _problem(info: PluginInfo, error: PluginError) -> Problem:
     elif isinstance(error, PluginApiError):
         remedy = pip_command("install", "-U", "vtcore", info.distribution)
     else:
-        remedy = (
-            f"{pip_command('install', '--force-reinstall', info.distribution)}, or leave it out with "
-            f"VTCORE_PLUGINS_BLOCK={info.plugin}"
-        )
+        mending = remedy_of(info.distribution, error)
+        remedy = f"{mending}, or leave it out with VTCORE_PLUGINS_BLOCK={info.plugin}"
     return Problem(
         plugin=info.plugin,
         distribution=info.distribution,
@@ -283,23 +282,28 @@ def _check_marks(module: object, info: PluginInfo) -> None:
 
 def _check_version(module: object, point: HookPoint, info: PluginInfo) -> None:
     declared = getattr(module, "VTCORE_API", None)
-    core = HOOK_VERSIONS[point.api]
+    served = HOOK_VERSIONS[point.api]
     if not isinstance(declared, Mapping) or not isinstance(declared.get(point.api), str):
         raise PluginApiError(
             f"{info}: it does not say which version of the hook {point.hook} it was written for (this vtcore "
-            f'has {core}); add VTCORE_API = {{"{point.api}": "{core}"}} to {info.source}'
+            f'serves {served}); add VTCORE_API = {{"{point.api}": "{served.current}"}} to {info.source}'
         )
     wanted = declared[point.api]
-    if not re.fullmatch(r"\d+\.\d+", wanted):
+    try:
+        theirs = parse_hook_version(wanted)
+    except ValueError as cause:
         raise PluginApiError(
-            f'{info}: VTCORE_API["{point.api}"] is {wanted!r}, not "MAJOR.MINOR"; this vtcore has "{core}"'
-        )
-    theirs, ours = (tuple(int(part) for part in text.split(".")) for text in (wanted, core))
-    # Below 1.0 each minor version may break; from 1.0 on an older minor version stays served.
-    fits = theirs == ours if ours[0] == 0 else theirs[0] == ours[0] and theirs[1] <= ours[1]
-    if not fits:
-        outdated = "vtcore" if theirs > ours else info.distribution
-        raise PluginApiError(
-            f"{info}: it was written for version {wanted} of the hook {point.hook}, this vtcore "
-            f"{version('vtcore')} has {core}; upgrade with: {sys.executable} -m pip install -U {outdated}"
-        )
+            f'{info}: VTCORE_API["{point.api}"]: {cause}; this vtcore serves {served}'
+        ) from cause
+    if served.serves(wanted):
+        return
+    if theirs > served.pair:
+        remedy = f"upgrade vtcore: {pip_command('install', '-U', 'vtcore')}"
+    elif info.version:
+        remedy = f"upgrade the plugin: {pip_command('install', '-U', info.distribution)}"
+    else:
+        remedy = f"port {info.source} to {served.current} (docs/plugins.md)"
+    raise PluginApiError(
+        f"{info}: it was written for version {wanted} of the hook {point.hook}, this vtcore "
+        f"{version('vtcore')} serves {served}; {remedy}"
+    )

@@ -189,9 +189,18 @@ class PluginRegistry:
             PluginError: The arch fails on it with an error of another kind.
         """
         registered = self.arch_for(hf_config)
+        return registered, self.make_arch(registered, hf_config)
+
+    def make_arch(self, registered: Registered[ArchEntry], hf_config: Mapping[str, Any]) -> ModelArch:
+        """Import an arch and let it read a config.
+
+        Raises:
+            VtcoreError: As `load`, or as the arch refuses the config.
+            PluginError: The arch fails on it with an error of another kind.
+        """
         arch_class = self.load(registered)
         try:
-            return registered, arch_class(hf_config)
+            arch: ModelArch = arch_class(hf_config)
         except VtcoreError:
             raise
         except (Exception, SystemExit) as cause:
@@ -199,6 +208,7 @@ class PluginRegistry:
                 f"arch {registered}, plugin {registered.plugin!r}, fails on the checkpoint's config: "
                 f"{type(cause).__name__}: {cause}; the config may be damaged, or the plugin too old for it"
             ) from cause
+        return arch
 
     def policy(self, name: str) -> Registered[SchedulerPolicyEntry]:
         """Find a scheduler policy.
@@ -252,7 +262,10 @@ class PluginRegistry:
         if name in offered:
             return offered[name]
         self._raise_if_broken(name)
-        raise error(f"{sentence}{did_you_mean(name, offered)}{self._absent_note(name)}")
+        # Whoever mistyped a name has nothing to install.
+        is_close = did_you_mean(name, offered, list_all=False)
+        remedy = "" if is_close else "; install a plugin that offers it, from a publisher you trust"
+        raise error(f"{sentence}{did_you_mean(name, offered)}{remedy}{self._absent_note(name)}")
 
     def load(self, registered: Registered[Any]) -> Any:
         """Import an implementation and check it against its interface.

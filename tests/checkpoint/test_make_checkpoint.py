@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from vtcore.checkpoint.writer import plan_shards
 from vtcore.cli import make_checkpoint as command
 from vtcore.cli.main import main
 from vtcore.cli.make_checkpoint import make_checkpoint
-from vtcore.errors import ConfigError
+from vtcore.errors import ConfigError, PluginError
 from vtcore.interfaces.model_arch import ModelArch
 from vtcore.interfaces.registry_entries import ArchEntry
 from vtcore.plugins import build_registry
@@ -199,3 +200,36 @@ def test_shards_are_consecutive_and_about_equal(
     plan = plan_shards({f"t{i}": size for i, size in enumerate(sizes)}, num_shards)
     assert [len(shard) for shard in plan.shards] == expected
     assert [name for shard in plan.shards for name in shard] == [f"t{i}" for i in range(len(sizes))]
+
+
+@pytest.mark.parametrize(
+    ("member", "fault", "said"),
+    [
+        (
+            "checkpoint_config",
+            classmethod(lambda *args: {}["sizes"]),
+            "checkpoint_config('tiny', 64) failed: KeyE",
+        ),
+        (
+            "checkpoint_config",
+            classmethod(lambda *args: None),
+            "checkpoint_config('tiny', 64) is None, not a map",
+        ),
+        ("param_rules", lambda *args: 1 // 0, "param_rules() failed: ZeroDivisionError"),
+        ("random_init", lambda *args: None, "random_init("),
+        (
+            "random_init",
+            lambda *args: {"kind": "magic"},
+            "the architecture asks for an unknown random draw for ",
+        ),
+    ],
+)
+def test_an_arch_that_fails_is_named_with_its_distribution(
+    member: str, fault: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = build_registry()
+    registered = registry.archs["qwen3_5_dense"]
+    monkeypatch.setattr(registry.load(registered), member, fault)
+    with pytest.raises(PluginError) as caught:
+        make_checkpoint("qwen3_5_dense", "tiny", tmp_path, registry=registry)
+    assert str(caught.value).startswith(f"arch {registered}: {said}")

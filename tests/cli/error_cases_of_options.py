@@ -80,7 +80,37 @@ OPTIONS: dict[str, Case] = {
     "speculation": bad(
         "VT202", "--speculative-config", argv=(*CHECK, "--speculative-config", '{"method": "mtp"}')
     ),
-    "prefix caching": bad("VT202", "--enable-prefix-caching", argv=(*CHECK, "--enable-prefix-caching")),
+    "state checkpoints without caching": option(
+        "--num-state-checkpoints: 4 would have no effect, for prefix caching is off",
+        "start with --enable-prefix-caching",
+        argv=(*CHECK, "--num-state-checkpoints", "4"),
+    ),
+    "checkpoint interval without caching": option(
+        "--state-checkpoint-interval: 64 would have no effect",
+        argv=(*CHECK, "--state-checkpoint-interval", "64"),
+    ),
+    "caching without states": option(
+        "--num-state-checkpoints: 0 leaves prefix caching without",
+        "go without --enable-prefix-caching",
+        argv=(*CHECK, "--enable-prefix-caching", "--num-state-checkpoints", "0"),
+    ),
+    "mamba cache mode": bad(
+        "VT202",
+        "--mamba-cache-mode: ",
+        "say which recurrent states are kept",
+        argv=(*CHECK, "--mamba-cache-mode", "align"),
+    ),
+    "policy config no JSON": option(
+        "--policy-config: 'x' is not a JSON object", argv=(*CHECK, "--policy-config", "x")
+    ),
+    "policy config of fcfs": option("--policy-config", argv=(*CHECK, "--policy-config.weight", "2")),
+    "policy time": option(
+        "--policy-time-limit-ms: 0.0 is below 0.001", argv=(*CHECK, "--policy-time-limit-ms", "0")
+    ),
+    "starvation": option("--starvation-s: 'inf' is not a number", argv=(*CHECK, "--starvation-s", "inf")),
+    "starvation variable": option(
+        "VTCORE_STARVATION_S: 'soon' is not a number", argv=CHECK, patch=env(VTCORE_STARVATION_S="soon")
+    ),
     "chat template": option(
         "--chat-template: t.jinja cannot be read: No such file",
         argv=(*CHAT, "--chat-template", "t.jinja"),
@@ -145,6 +175,13 @@ MACHINE: dict[str, Case] = {
         argv=(*CHECK, "--plugin", "one.py", "--plugin", "two.py", "--scheduling-policy", "mine"),
         files=dict.fromkeys(("one.py", "two.py"), b.plugin("scheduler_policies", b.POLICY)),
     ),
+    "plugin lock": bad(
+        "VT313",
+        "lock.json: this is no plugin lock: ",
+        "write one with `vtcore plugins lock --out FILE`",
+        argv=("plugins", "lock", "--check", "lock.json"),
+        files={"lock.json": "{}"},
+    ),
     "plugin listed": option("VTCORE_PLUGINS", "'nothing'", argv=CHECK, patch=env(VTCORE_PLUGINS="nothing")),
     "policy fails": plugins(
         "VT311",
@@ -170,15 +207,15 @@ MACHINE: dict[str, Case] = {
     ),
     "arch raises": toy("VT310", "KeyError: 'wheels'", "too old for it", arch="Raising"),
     "arch cannot build": toy(
-        "VT400",
-        "KeyError: 'axles'",
-        "--debug",
+        "VT310",
+        "arch toy (mine.py): build() failed: KeyError: 'axles'; upgrade the plugin, or report it to its ",
         arch="Faulty",
         argv=(*GENERATE, "--skip-tokenizer-init", "--prompt-token-ids", "1,2", "--dtype", "float64"),
     ),
     "logits of a wrong shape": toy(
         "VT401",
-        "logits have shape (1, 63)",
+        "arch toy (mine.py)",
+        "logits() returned logits of shape (1, 63)",
         arch="Wrong",
         argv=(*GENERATE, "--skip-tokenizer-init", "--prompt-token-ids", "1,2", "--dtype", "float64"),
     ),

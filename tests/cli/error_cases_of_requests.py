@@ -47,6 +47,14 @@ REQUESTS: dict[str, Case] = {
         "is not an integer; a token id is",
         argv=(*HELLO, "--logit-bias", f'{{"{"9" * 5000}": 1}}'),
     ),
+    "priority": option("--priority: 'x' is not an integer", argv=(*HELLO, "--priority", "x")),
+    "priority large": option("--priority: 2147483648 is above", argv=(*HELLO, "--priority", "2147483648")),
+    "tenant": option("--tenant has 257 characters", argv=(*HELLO, "--tenant", "x" * 257)),
+    "salt": option("--cache-salt is empty", "leave it out", argv=(*HELLO, "--cache-salt", "")),
+    "policy args": option("--policy-args: '5' is not a JSON object", argv=(*HELLO, "--policy-args", "5")),
+    "policy args of fcfs": bad(
+        "VT240", "--policy-args: the scheduler policy", argv=(*HELLO, "--policy-args.rank", "1")
+    ),
     "input without a name": usage("one of them is empty", argv=(*GENERATE, "--input", "", "--output", "x")),
     "output without a name": usage("one of them is empty", argv=(*GENERATE, "--input", "x", "--output", "")),
     "input absent": usage("--input: in.jsonl cannot be read", argv=_BATCH),
@@ -90,6 +98,15 @@ REQUESTS: dict[str, Case] = {
     "line parameter": of_batch("top_k", request={"prompt": "x", "sampling_params": {"top_k": "x"}}),
     "line bias": of_batch(
         "logit_bias key", request={"prompt": "x", "sampling_params": {"logit_bias": {"9" * 5000: 1}}}
+    ),
+    "line priority": of_batch(
+        "priority='high' is not an integer", request={"prompt": "x", "priority": "high"}
+    ),
+    "line tenant": of_batch("tenant=5 is not a text", request={"prompt": "x", "tenant": 5}),
+    "line salt": of_batch("cache_salt is empty", request={"prompt": "x", "cache_salt": ""}),
+    "line policy args": of_batch("is not a mapping", request={"prompt": "x", "policy_args": [1]}),
+    "line policy args of fcfs": of_batch(
+        "policy_args: the scheduler", request={"prompt": "x", "policy_args": {"a": 1}}
     ),
     "line NaN": of_batch("not finite", request='{"prompt": "x", "id": NaN}'),
     "line surrogate": of_batch("surrogate", request='{"prompt": "\\ud800"}'),

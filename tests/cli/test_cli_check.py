@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import vtcore.planning
+from vtcore.checkpoint.dummy import DummyFormat
+from vtcore.checkpoint.safetensors import SafetensorsFormat
 from vtcore.checkpoint.writer import write_json
+from vtcore.cli import check as cli_check
 from vtcore.cli.main import main
 from vtcore.cli.make_checkpoint import make_checkpoint
 from vtcore.llm import LLM
@@ -60,8 +63,8 @@ def test_no_weight_is_read_and_none_is_drawn(
     def refuse(*args: object) -> None:
         raise AssertionError("a tensor was asked for")
 
-    monkeypatch.setattr(vtcore.planning.DummyFormat, "read", refuse)
-    monkeypatch.setattr(vtcore.planning.SafetensorsFormat, "__init__", refuse)
+    monkeypatch.setattr(DummyFormat, "read", refuse)
+    monkeypatch.setattr(SafetensorsFormat, "__init__", refuse)
     assert check(capsys, config_only)["model"]["num_parameters"] > 500_000
 
 
@@ -136,7 +139,73 @@ def test_what_is_off_says_why(config_only: Path, capsys: pytest.CaptureFixture[s
         "captured graphs",
     }
     assert "is recurrent" in off["prefix caching"]
+    assert (
+        "; --enable-prefix-caching turns it on, with 32 state checkpoints of 1.6 MiB together"
+        in (off["prefix caching"])
+    )
     assert "one step in flight" in off["asynchronous scheduling"]
+
+
+def test_state_checkpoints_take_what_was_foretold_once_they_are_on(
+    full: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--num-blocks", "16", "--max-num-seqs", "3")
+    off = check(capsys, full, *flags)
+    assert off["prefix_caching"]["is_on"] is False
+    assert off["prefix_caching"]["num_state_checkpoints"] == 12
+    on = check(capsys, full, *flags, "--enable-prefix-caching")
+    assert on["prefix_caching"] == {**off["prefix_caching"], "is_on": True}
+    assert "prefix caching" not in on["off"]
+    grown = on["memory"]["total_bytes"] - off["memory"]["total_bytes"]
+    assert grown == on["prefix_caching"]["state_checkpoint_bytes"] > 0
+    assert [pool["num_checkpoints"] for pool in on["memory"]["pools"]] == [0, 12]
+    with LLM(full, num_blocks=16, max_num_seqs=3, enable_prefix_caching=True) as llm:
+        plan = llm.engine.loaded.plan
+        assert plan.checkpoint_bytes == grown
+        assert plan.grid == on["prefix_caching"]["grid"]
+    assert main(["check", str(full), *flags, "--enable-prefix-caching", "--num-state-checkpoints", "5"]) == 0
+    text = capsys.readouterr().out
+    assert f"of the pool above: 5, on a grid of {plan.grid} tokens" in text
+
+
+def test_the_interval_of_state_checkpoints_is_shown_as_the_grid_lets_it_be(
+    full: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--enable-prefix-caching", "--state-checkpoint-interval")
+    report = check(capsys, full, *flags, "100")
+    grid = report["prefix_caching"]["grid"]
+    interval = -(-100 // grid) * grid
+    assert interval > 100
+    assert report["prefix_caching"]["state_checkpoint_interval"] == interval
+    assert report["notes"] == [
+        f"state_checkpoint_interval 100 is rounded up to the grid of {grid}: {interval}"
+    ]
+    assert check(capsys, full, *flags, grid)["notes"] == []
+    [note] = check(capsys, full, *flags, 2**30)["notes"]
+    assert "no prompt has regular state checkpoints" in note
+    assert check(capsys, full, "--enable-prefix-caching", "--max-model-len", "100")["notes"] == []
+
+
+def test_prefix_caching_that_can_never_hit_is_refused(full: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = check(capsys, full, "--enable-prefix-caching")["prefix_caching"]["grid"]
+    # The longest prompt leaves one token for the output, and a hit one of the prompt to compute.
+    report = check(capsys, full, "--enable-prefix-caching", "--max-model-len", grid + 2)
+    assert report["prefix_caching"]["is_on"]
+    assert main(["check", str(full), "--enable-prefix-caching", "--max-model-len", str(grid + 1)]) == 2
+    shown = capsys.readouterr().err
+    assert f"prefixes are kept every {grid} tokens (block_size 32), and a prompt has at most {grid}" in shown
+    assert f"(max_model_len {grid + 1}); lower --block-size, raise --max-model-len, or go without" in shown
+    check(capsys, full, "--max-model-len", grid)
+
+
+def test_a_hash_seed_that_nothing_uses_is_refused_but_a_variable_is_left_alone(
+    full: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["check", str(full), "--prefix-caching-hash-seed", "abc"]) == 2
+    assert "--prefix-caching-hash-seed: 'abc' would have no effect" in capsys.readouterr().err
+    check(capsys, full, "--prefix-caching-hash-seed", "abc", "--enable-prefix-caching")
+    monkeypatch.setenv("VTCORE_PREFIX_CACHING_HASH_SEED", "abc")
+    check(capsys, full)
 
 
 def test_flags_that_are_always_so_are_noted(config_only: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,3 +251,30 @@ def test_the_text_names_arch_pools_and_what_is_off(full: Path, capsys: pytest.Ca
     ):
         assert part in text
     assert "bad_words" not in text
+
+
+def test_a_policy_that_misses_the_prefix_cache_is_warned_of_as_the_engine_does(
+    full: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    lpm = ("--scheduling-policy", "lpm")
+    [warning] = check(capsys, full, *lpm)["warnings"]
+    assert "LpmPolicy orders by what the prefix cache holds, and prefix caching is off" in warning
+    with LLM(full, scheduling_policy="lpm"):
+        assert warning in caplog.messages
+    assert main(["check", str(full), *lpm]) == 0
+    assert f"\nwarning: {warning}\n" in capsys.readouterr().out
+    assert check(capsys, full, *lpm, "--enable-prefix-caching")["warnings"] == []
+    assert check(capsys, full)["warnings"] == []
+
+
+def test_sizes_stand_below_one_another_however_long_a_kind_is(
+    full: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = check(capsys, full)
+    report["memory"]["pools"][0]["kinds"] = ["a_kind_whose_name_is_far_longer_than_any_column"]
+    cli_check._print(report)
+    text = capsys.readouterr().out
+    lines = text[text.index("memory (") : text.index("sampling defaults")].splitlines()[1:]
+    ends = {re.search(r"\d (B|[KMG]iB)(?=  |$)", line).end() for line in lines}  # type: ignore[union-attr]
+    assert len(lines) == 5
+    assert len(ends) == 1

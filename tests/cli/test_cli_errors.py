@@ -36,7 +36,10 @@ HUB = {
 """Model of the fake hub -> code. test_hub_refusals.py has the sentences."""
 OFFLINE = "VT305"
 
-UNREACHABLE = {"VT402": "a command closes its engine as the last thing it does"}
+UNREACHABLE = {
+    "VT400": "what nobody foresaw: a seam where it could be provoked gets an error of its own",
+    "VT402": "a command closes its engine as the last thing it does",
+}
 """Codes that no command line leads to, and why."""
 
 

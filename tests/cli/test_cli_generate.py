@@ -129,7 +129,7 @@ def test_without_a_tokenizer_ids_are_printed(
         (["--seed", str(2**63)], f"--seed: {2**63} is above"),
         (["--max-model-len", "40000"], "--max-model-len: 40000 is above max_position_embeddings"),
         (["--max-num-batched-tokens", "0"], "--max-num-batched-tokens: 0 is below 1"),
-        (["--enable-prefix-caching"], "--enable-prefix-caching: true is not served"),
+        (["--priority", "1.5"], "--priority: '1.5' is not an integer"),
         (["--scheduling-policy", "fcf"], "did you mean 'fcfs'"),
         (["--plugin-owner", "nonsense"], "--plugin-owner: 'nonsense'"),
         (["--max-token", "3"], "unknown flag '--max-token'; did you mean '--max-tokens'"),

@@ -139,7 +139,7 @@ def test_the_commands_code_is_the_exit_code(command: Callable[[Callable[[], int]
         ([], "error[VT203]: COMMAND is missing; give one of generate, chat, check, pull, "),
         (
             ["plugins"],
-            "error[VT203]: ACTION is missing; give one of list, show, doctor (see vtcore plugins --help)",
+            "error[VT203]: ACTION is missing; give one of list, show, doctor, lock, new (see vtcore plugins",
         ),
         (["serve", "m"], "error[VT203]: serve is not served yet; use generate, chat, or the class LLM"),
         (["complete"], "error[VT203]: complete is not served yet; use generate (see vtcore --help)"),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from vtcore.cli.main import main
+from vtcore.hookspecs import HOOK_VERSIONS
 
 SOURCE = """
 from vtcore import hookimpl
@@ -50,7 +51,14 @@ def output(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
 
 def test_list_as_json_has_a_stable_form(plugin: str, capsys: pytest.CaptureFixture[str]) -> None:
     listed = output(capsys, "list", "--plugin", plugin)
-    assert set(listed) == {"interpreter", "hook_versions", "plugins", "entries", "problems"}
+    assert set(listed) == {
+        "interpreter",
+        "hook_versions",
+        "oldest_hook_versions",
+        "plugins",
+        "entries",
+        "problems",
+    }
     assert listed["interpreter"] == {"path": sys.executable, "version": platform.python_version()}
     assert [info["plugin"] for info in listed["plugins"]] == ["builtin", "mine"]
     assert listed["plugins"][1] == {
@@ -71,7 +79,8 @@ def test_list_as_json_has_a_stable_form(plugin: str, capsys: pytest.CaptureFixtu
         "description": "lost",
     }
     assert listed["problems"] == []
-    assert listed["hook_versions"]["archs"]
+    assert listed["hook_versions"] == {hook: served.current for hook, served in HOOK_VERSIONS.items()}
+    assert listed["oldest_hook_versions"] == {hook: served.oldest for hook, served in HOOK_VERSIONS.items()}
 
 
 def test_list_as_text_prints_the_interpreter_and_a_row_per_entry(
@@ -104,7 +113,7 @@ def test_show_finds_an_entry_with_its_plugin_and_hook_version(
         f"  distribution: {plugin}",
         "  plugin: mine",
         "  implementation: vtcore.nowhere:Policy",
-        "  written for hook version: 0.1",
+        "  written for hook version: 0.1 (served: 0.1 to 0.2)",
         "plugin mine",
         f"  distribution: {plugin}",
         f"  source: {plugin}",
@@ -223,7 +232,9 @@ def test_a_contested_name_is_settled_by_the_owner_flag(
     other.write_text(SOURCE)
     both = ["--plugin", plugin, "--plugin", str(other)]
     assert main(["plugins", "list", *both]) == 2
-    assert "pick one with the option --plugin-owner scheduler_policy:good=" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f'pick one with the option --plugin-owner scheduler_policy:good={plugin} or "{other}", or' in error
+    assert error.count("--plugin-owner") == 1
     shown = output(capsys, "show", "good", *both)
     [problem] = shown["problems"]
     assert (problem["name"], problem["broken"]) == ("good", True)

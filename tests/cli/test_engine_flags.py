@@ -198,6 +198,18 @@ def test_each_option_has_a_flag_and_a_line_of_help_and_vllms_have_none() -> None
             "--default-chat-template-kwargs.enable_thinking false --default-chat-template-kwargs.a.b+ x,y",
             {"default_chat_template_kwargs": {"enable_thinking": False, "a": {"b": ["x", "y"]}}},
         ),
+        (
+            '--policy-config {"a":1} --policy-config.b.c 2.5 --starvation-s 9 --policy-time-limit-ms 0.5',
+            {"policy_config": {"a": 1, "b": {"c": 2.5}}, "starvation_s": 9.0, "policy_time_limit_ms": 0.5},
+        ),
+        (
+            "--enable-prefix-caching --num-state-checkpoints 1k --state-checkpoint-interval 4K",
+            {
+                "enable_prefix_caching": True,
+                "num_state_checkpoints": 1000,
+                "state_checkpoint_interval": 4096,
+            },
+        ),
         ("--model some/model --seed 1", {"model": "some/model", "seed": 1}),
         ("--model=some/model", {"model": "some/model"}),
         ("some/model --plugin a.py --plugin b.py", {"model": "some/model", "plugin_files": ("a.py", "b.py")}),

@@ -37,7 +37,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def policy_source(
-    name: str, api: str = "0.1", implementation: str = "vtcore.scheduling.policies.fcfs:FcfsPolicy"
+    name: str, api: str = "0.2", implementation: str = "vtcore.scheduling.policies.fcfs:FcfsPolicy"
 ) -> str:
     return f"""
 from vtcore import hookimpl

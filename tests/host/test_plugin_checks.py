@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -155,3 +157,83 @@ def test_a_marker_that_compares_nothing_hides_no_other_requirement(install: Inst
 def test_a_wrong_owner_is_named_whole_in_its_remedy() -> None:
     [check] = rows("plugin settings", plugin_owners={"arch:absent": "some-dist"})
     assert check.remedy == "mend or unset $.plugin_owners.arch:absent"
+
+
+OWN_POLICIES = """
+from vtcore import hookimpl
+from vtcore.interfaces.registry_entries import SchedulerPolicyEntry
+from vtcore.interfaces.scheduler_policy import SchedulerPolicy
+from vtcore.errors import ConfigError
+
+VTCORE_API = {"scheduler_policies": "0.2"}
+
+class NoSettings(SchedulerPolicy):
+    options_class = dict
+
+class Raises(SchedulerPolicy):
+    def __init__(self):
+        raise KeyError("weights")
+
+class Needy(SchedulerPolicy):
+    def __init__(self):
+        raise ConfigError("$.policy_config.limit: none is given; give one")
+
+@hookimpl
+def vtcore_register_scheduler_policies():
+    return [
+        SchedulerPolicyEntry(name=name.lower(), implementation=f"{__name__}:{name}")
+        for name in ("NoSettings", "Raises", "Needy")
+    ]
+"""
+
+
+def test_a_policy_that_can_be_imported_but_not_made_is_an_error(install: Install) -> None:
+    install("own-dist", source=OWN_POLICIES)
+    for name, cause in (("nosettings", "no attrs class"), ("raises", "cannot be made: KeyError: 'weights'")):
+        [check] = rows(f"scheduler_policy {name}")
+        assert check.status == "error"
+        assert cause in check.message
+        assert check.remedy == f"{PIP} install -U own-dist, or report it to its authors"
+    [needy] = rows("scheduler_policy needy")
+    assert needy.status == "note"
+    assert "$.policy_config.limit: none is given" in needy.message
+
+
+def from_folder(root: Path, is_editable: bool) -> None:
+    """Say of an installed distribution that it came from a folder."""
+    [info] = root.glob("*.dist-info")
+    origin = {"url": root.as_uri(), "dir_info": {"editable": is_editable}}
+    (info / "direct_url.json").write_text(json.dumps(origin))
+    names = [file.name for file in root.glob("*.py")]
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in names))
+
+
+def test_a_fault_of_an_editable_plugin_is_mended_at_its_line(install: Install) -> None:
+    root = install("mine-dist", source="x = 1\ndef (\n")
+    from_folder(root, is_editable=True)
+    [module] = root.glob("*.py")
+    [check] = rows("plugin mine-dist")
+    assert check.remedy == f"mend {module}:2, or leave it out with VTCORE_PLUGINS_BLOCK=mine-dist"
+    module.write_text(OWN_POLICIES)
+    importlib.invalidate_caches()
+    [check] = rows("scheduler_policy raises")
+    assert check.remedy == f"mend {module}:{OWN_POLICIES[: OWN_POLICIES.index('raise Key')].count(chr(10)) + 1}"
+    [check] = rows("scheduler_policy nosettings")
+    assert check.remedy == f"mend {root}"
+
+
+def test_a_fault_of_a_copied_folder_is_mended_there_and_installed_again(install: Install) -> None:
+    root = install("copy-dist", source="def f():\n    return 1 / 0\nf()\n")
+    from_folder(root, is_editable=False)
+    [module] = root.glob("*.py")
+    [check] = rows("plugin copy-dist")
+    assert check.remedy.startswith(
+        f"mend {root} (the fault is at {module}:2), then {PIP} install --force-reinstall {root}, or leave"
+    )
+
+
+def test_a_local_plugin_that_lacks_a_package_is_installed_again_from_its_folder(install: Install) -> None:
+    root = install("poor-dist", source="import nothing_of_this_name\n")
+    from_folder(root, is_editable=True)
+    [check] = rows("plugin poor-dist")
+    assert check.remedy.startswith(f"mend {root}, or install what it needs: {PIP} install -e {root}, or leave")

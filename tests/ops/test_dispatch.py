@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
-from vtcore.errors import ConfigError
+from vtcore.errors import ConfigError, PluginLoadError
 from vtcore.ops.dispatch import CORE_OPS, resolve_ops
 from vtcore.ops.rms_norm.naive import rms_norm
 
@@ -42,3 +43,20 @@ def test_a_wrong_choice_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve_ops("cpu", overrides, arch_ops)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("no_such_module:f", "cannot be imported (ModuleNotFoundError: "),
+        ("math:no_such_function", "cannot be imported (AttributeError: "),
+        ("", "cannot be imported (ValueError: "),
+        ("math:pi", "is not a function"),
+    ],
+)
+def test_an_op_of_the_arch_that_cannot_be_imported_is_its_plugins_fault(path: str, message: str) -> None:
+    with pytest.raises(PluginLoadError, match=re.escape(f"op 'root': {path!r} {message}")):
+        resolve_ops("cpu", arch_ops={"root": {"naive": path}})
+    # What an override names is the user's.
+    with pytest.raises(ConfigError, match=r"^\$\.ops\.root: 'math:none' cannot be imported"):
+        resolve_ops("cpu", {"root": "math:none"}, {"root": {"naive": path}})

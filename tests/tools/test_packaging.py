@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from doc_blocks import pages
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +76,28 @@ def test_test_files_have_unique_names() -> None:
     tests = [ROOT / "tests", *(folder / "tests" for folder in PLUGINS)]
     names = [path.name for folder in tests for path in folder.rglob("test_*.py")]
     assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("folder", ["", "plugins/any/", "docs/examples/any/"])
+def test_what_an_installation_from_the_tree_leaves_behind_is_ignored(folder: str, tmp_path: Path) -> None:
+    litter = [f"{folder}build/lib/any/arch.py", f"{folder}src/vtcore_any.egg-info/PKG-INFO"]
+    source = f"{folder}src/vtcore_any/arch.py"
+    done = subprocess.run(
+        ["git", "check-ignore", "--no-index", *litter, source],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == litter
+    for path in (*litter, source):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).with_name("page.md").write_text("a page")
+    top = tmp_path / "docs" / "page.md"
+    top.parent.mkdir(exist_ok=True)
+    top.write_text("a page")
+    assert "docs/page.md" in pages(tmp_path)
+    assert not [page for page in pages(tmp_path) if "build" in page or "egg-info" in page]
 
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda folder: folder.name)

@@ -18,6 +18,7 @@ from vtcore.errors import (
     TensorShapeError,
     UnknownTensorError,
     UnsupportedFeatureError,
+    VtcoreError,
 )
 from vtcore.interfaces.model_arch import ModelArch, ParamPart, ParamRule
 from vtcore.layers.dtypes import acc_dtype
@@ -264,7 +265,15 @@ def _read_part(rule: ParamRule, part: ParamPart, fmt: CheckpointFormat) -> torch
     elif part.transform is None:
         tensor = fmt.read(part.source, None if shape[0] == part.rows else rows)
     else:
-        tensor = part.transform(fmt.read(part.source))
+        stored = fmt.read(part.source)
+        try:
+            tensor = part.transform(stored)
+        except (VtcoreError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"rule {rule.name}: the transform of {part.source} failed: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(tensor, torch.Tensor):
             raise PluginError(f"rule {rule.name}: the transform of {part.source} returned no tensor")
         tensor = tensor[rows] if tensor.ndim else tensor

@@ -13,6 +13,7 @@ from vtcore.errors import RequestError
 from vtcore.interfaces.chat import MessageRules
 from vtcore.request import SamplingParams, parse_prompt
 from vtcore.request_checks import Problems
+from vtcore.request_handling import Handling, check_handling
 from vtcore.tokenization.messages import normalize_messages, normalize_tools
 from vtcore.tokenization.plain_data import to_plain
 
@@ -38,6 +39,7 @@ def check_line(line: bytes, given: Mapping[str, Any], has_text: bool) -> None:
         for check in (
             lambda: _check_prompt(request.source, has_text),
             lambda: SamplingParams.from_dict({"max_tokens": None, **given, **request.sampling}),
+            lambda: check_handling(Handling(**request.handling)),
         ):
             _note(problems, check)
     if problems:

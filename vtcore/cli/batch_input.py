@@ -17,6 +17,7 @@ from attrs import frozen
 from vtcore.cli.sampling_flags import surrogate_at
 from vtcore.config.shown import shown
 from vtcore.errors import UsageError
+from vtcore.request_handling import HANDLING_NAMES
 from vtcore.suggest import did_you_mean
 
 STDIO = "-"
@@ -28,7 +29,7 @@ CHAT_SWITCHES = ("add_generation_prompt", "continue_final_message")
 CHAT_KEYS = ("messages", "tools", "documents")
 """Other keys of a conversation, as `ChatRequest` has them."""
 _CHAT_ONLY = (*CHAT_KEYS[1:], "chat_template_kwargs", *CHAT_SWITCHES)
-_KEYS = ("id", *_FORMS, *_CHAT_ONLY, "sampling_params")
+_KEYS = ("id", *_FORMS, *_CHAT_ONLY, "sampling_params", *HANDLING_NAMES)
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -59,10 +60,12 @@ class BatchRequest:
     Args:
         source: The line's own form of the prompt and its `id`, echoed in the output.
         sampling: Sampling parameters that win over the flags.
+        handling: Fields of `Handling` that win over the flags.
     """
 
     source: Mapping[str, Any]
     sampling: Mapping[str, Any]
+    handling: Mapping[str, Any]
 
 
 class BatchInput:
@@ -144,7 +147,9 @@ def parse_request(line: bytes) -> BatchRequest:
     if not (sampling is None or isinstance(sampling, dict)):
         problems.append("sampling_params is no object of parameters")
         sampling = None
-    return _judged(BatchRequest(data, sampling or {}), problems)
+    handling = {key: data.pop(key) for key in HANDLING_NAMES if key in data}
+    given = {key: value for key, value in handling.items() if value is not None}
+    return _judged(BatchRequest(data, sampling or {}, given), problems)
 
 
 def _judged(request: BatchRequest, problems: list[str]) -> BatchRequest:

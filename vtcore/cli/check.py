@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from vtcore.cli.engine_flags import add_engine_flags, given_from_args, notes_as_
 from vtcore.cli.own_stdout import others_print_to_stderr
 
 if TYPE_CHECKING:
-    from vtcore.config.engine_config import EngineConfig
     from vtcore.engine.sampling_defaults import SamplingDefaults
     from vtcore.errors import MemoryPlanError
     from vtcore.planning import PlannedCore
@@ -96,10 +95,13 @@ def build_report(
         memory_problem: Why this machine could not hold it.
 
     Returns:
-        "model": what is served, and by whom. "config": path -> {"value", "origin"}. "memory": bytes by part,
-        an estimate. "sampling_defaults": parameter -> {"value", "origin"}. "off": feature -> why. "notes":
-        sentences. "problems": plugins that do not work, and memory that does not suffice.
+        "model": what is served, and by whom. "config": path -> {"value", "origin"}. "prefix_caching": whether
+        it is on, and what it takes or would take. "memory": bytes by part, an estimate. "sampling_defaults":
+        parameter -> {"value", "origin"}. "off": feature -> why. "notes": sentences. "warnings": what the
+        engine would log at its start. "problems": plugins that do not work, and memory that does not suffice.
     """
+    from vtcore.scheduling.policy_guard import prefix_caching_warning
+
     config, plan = planned.config, planned.plan
     return {
         "model": {
@@ -115,6 +117,7 @@ def build_report(
             path: {"value": _plain(value), "origin": str(config.origins[path])}
             for path, value in config.values().items()
         },
+        "prefix_caching": _prefix_caching(planned),
         "memory": {
             "is_estimate": True,
             "weight_bytes": plan.weight_bytes,
@@ -126,6 +129,7 @@ def build_report(
                     "num_units": pool.num_units,
                     "unit_bytes": pool.unit_bytes,
                     "num_bytes": pool.num_bytes,
+                    "num_checkpoints": pool.num_checkpoints,
                 }
                 for pool in plan.pools
             ],
@@ -139,8 +143,13 @@ def build_report(
             name: {"value": _plain(value), "origin": origin}
             for name, (value, origin) in defaults.rows().items()
         },
-        "off": _features_off(config),
-        "notes": list(notes),
+        "off": _features_off(planned),
+        "notes": [*notes, *_interval_notes(planned)],
+        "warnings": [
+            warning
+            for warning in (prefix_caching_warning(planned.policy, config.cache.enable_prefix_caching),)
+            if warning
+        ],
         "problems": [
             *(problem.message for problem in planned.registry.problems),
             *([] if memory_problem is None else [str(memory_problem)]),
@@ -148,13 +157,69 @@ def build_report(
     }
 
 
-def _features_off(config: EngineConfig) -> dict[str, str]:
-    values = config.values()
+def _prefix_caching(planned: PlannedCore) -> dict[str, Any]:
+    """Whether it is on, and for archs with recurrent state what the checkpoints take or would take.
+
+    Returns:
+        "is_on"; with recurrent state also "num_state_checkpoints", "state_checkpoint_bytes", of all of them,
+        "grid", tokens between the positions at which a hit may end, and "state_checkpoint_interval", tokens
+        between regular checkpoints as the grid lets them be.
+    """
+    from vtcore.config.resolve import DEFAULT_CHECKPOINTS_PER_SEQ
+    from vtcore.kv_cache.state_checkpoints import on_grid
+
+    cache, plan = planned.config.cache, planned.plan
+    shown: dict[str, Any] = {"is_on": cache.enable_prefix_caching}
+    if not any(pool.is_slot for pool in plan.pools):
+        return shown
+    num = cache.num_state_checkpoints
+    if not cache.enable_prefix_caching:
+        num = DEFAULT_CHECKPOINTS_PER_SEQ * planned.config.scheduler.max_num_seqs
+    each = sum(pool.unit_bytes for pool in plan.pools if pool.is_slot)
     return {
-        feature: f"{path} is {json.dumps(values[path])} ({config.origins[path]})"
-        for feature, (path, off) in _FEATURES.items()
-        if values[path] == off
+        **shown,
+        "num_state_checkpoints": num,
+        "state_checkpoint_bytes": num * each,
+        "grid": plan.grid,
+        "state_checkpoint_interval": on_grid(cache.state_checkpoint_interval, plan.grid),
     }
+
+
+def _interval_notes(planned: PlannedCore) -> Iterator[str]:
+    """What becomes of an interval that the user gave."""
+    caching, config = _prefix_caching(planned), planned.config
+    if config.origins["cache.state_checkpoint_interval"].source == "default" or "grid" not in caching:
+        return
+    given, interval = config.cache.state_checkpoint_interval, caching["state_checkpoint_interval"]
+    if interval != given:
+        yield f"state_checkpoint_interval {given} is rounded up to the grid of {caching['grid']}: {interval}"
+    if interval >= planned.plan.max_model_len:
+        yield (
+            f"state_checkpoint_interval {given} is not reached within max_model_len "
+            f"{planned.plan.max_model_len}: no prompt has regular state checkpoints"
+        )
+
+
+def _features_off(planned: PlannedCore) -> dict[str, str]:
+    config = planned.config
+    values = config.values()
+    off = {
+        feature: f"{path} is {json.dumps(values[path])} ({config.origins[path]})"
+        for feature, (path, is_off) in _FEATURES.items()
+        if values[path] == is_off
+    }
+    caching = _prefix_caching(planned)
+    if not caching["is_on"]:
+        off["prefix caching"] += f"; {_flag_that_turns_it_on(caching)}"
+    return off
+
+
+def _flag_that_turns_it_on(caching: Mapping[str, Any]) -> str:
+    sentence = "--enable-prefix-caching turns it on"
+    if "grid" not in caching:
+        return sentence
+    num, size = caching["num_state_checkpoints"], _size(caching["state_checkpoint_bytes"])
+    return f"{sentence}, with {num} state checkpoints of {size} together"
 
 
 def _plain(value: Any) -> Any:
@@ -168,15 +233,7 @@ def _print(report: dict[str, Any]) -> None:
     print(f"  {model['num_parameters']:,} parameters")
     _print_origins("config", report["config"])
     print("memory (an estimate)")
-    _print_bytes("weights", memory["weight_bytes"])
-    for pool in memory["pools"]:
-        what = f"{pool['num_units']} x {pool['unit_bytes']} bytes, {pool['num_layers']} layers"
-        _print_bytes(f"pool {', '.join(pool['kinds'])}", pool["num_bytes"], what)
-    _print_bytes("tables", memory["table_bytes"])
-    available = memory["available_bytes"]
-    _print_bytes(
-        "total", memory["total_bytes"], "" if available is None else f"of {_size(available)} available"
-    )
+    _print_table(_memory_rows(memory, report["prefix_caching"]))
     defaults = report["sampling_defaults"]
     chosen = {name: row for name, row in defaults.items() if row["origin"] != "default"}
     _print_origins("sampling defaults (of requests that bring no parameters)", chosen)
@@ -186,6 +243,8 @@ def _print(report: dict[str, Any]) -> None:
         print(f"  {feature}: {why}")
     for note in report["notes"]:
         print(f"note: {note}")
+    for warning in report["warnings"]:
+        print(f"warning: {warning}")
     for problem in report["problems"]:
         print(f"problem: {problem}")
 
@@ -199,8 +258,29 @@ def _print_origins(title: str, rows: dict[str, Any]) -> None:
         print(f"  {name:{name_width}}  {shown[name]:{value_width}}  {row['origin']}".rstrip())
 
 
-def _print_bytes(name: str, num_bytes: int, note: str = "") -> None:
-    print(f"  {name:<24} {_size(num_bytes):>12}  {note}".rstrip())
+def _memory_rows(memory: Mapping[str, Any], caching: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+    """(what, bytes, a word on it)."""
+    yield "weights", memory["weight_bytes"], ""
+    for pool in memory["pools"]:
+        what = f"{pool['num_units']} x {pool['unit_bytes']} bytes, {pool['num_layers']} layers"
+        yield f"pool {', '.join(pool['kinds'])}", pool["num_bytes"], what
+    if caching["is_on"] and "grid" in caching:
+        what = (
+            f"of the pool above: {caching['num_state_checkpoints']}, on a grid of {caching['grid']} tokens, "
+            f"one every {caching['state_checkpoint_interval']} in a long prompt"
+        )
+        yield "  state checkpoints", caching["state_checkpoint_bytes"], what
+    yield "tables", memory["table_bytes"], ""
+    available = memory["available_bytes"]
+    yield "total", memory["total_bytes"], "" if available is None else f"of {_size(available)} available"
+
+
+def _print_table(rows: Iterable[tuple[str, int, str]]) -> None:
+    """Sizes below one another, however long the longest name is."""
+    shown = [(name, _size(num_bytes), note) for name, num_bytes, note in rows]
+    name_width, size_width = (max(len(row[column]) for row in shown) for column in (0, 1))
+    for name, size, note in shown:
+        print(f"  {name:<{name_width}}  {size:>{size_width}}  {note}".rstrip())
 
 
 def _size(num_bytes: int) -> str:

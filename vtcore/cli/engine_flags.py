@@ -184,7 +184,7 @@ def _read(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             elif dest == "plugin_owners":
                 data[dest] = _owners(value)
             elif KINDS.get(dest) == "mapping":
-                data[dest] = _merged(value, strict=True)
+                data[dest] = merged_mapping(value, strict=True)
             elif dest in KINDS:
                 data[dest] = parse_value(dest, value) if isinstance(value, str) else value
         except ValueError as error:
@@ -195,10 +195,10 @@ def _read(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 def _vllm_value(flag: VllmFlag, value: Any) -> Any:
     if flag.to is not None:
         return parse_value(flag.to, value)
-    return _merged(value, strict=False) if flag.takes == "json" else value
+    return merged_mapping(value, strict=False) if flag.takes == "json" else value
 
 
-def _merged(texts: Sequence[str], *, strict: bool) -> Any:
+def merged_mapping(texts: Sequence[str], *, strict: bool) -> Any:
     """One mapping of several JSON texts, the later ones winning key by key.
 
     Args:

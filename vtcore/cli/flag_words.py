@@ -190,5 +190,5 @@ def errors_as_typed(typed: Mapping[str, str], flags: Mapping[str, str] | None = 
         error.args = ("; ".join(error.problems),)
         raise
     except VtcoreError as error:
-        error.args = (settings_as_flags(str(error), flags or {}),)
+        error.args = (settings_as_flags(_as_typed(str(error), typed), flags or {}),)
         raise

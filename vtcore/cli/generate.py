@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vtcore.cli.batch_input import STDIO
 from vtcore.cli.engine_flags import add_engine_flags, print_notes
+from vtcore.cli.handling_flags import add_handling_flags, handling_from_args
 from vtcore.cli.own_stdout import others_print_to_stderr
 from vtcore.cli.sampling_flags import (
     add_sampling_flags,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from vtcore.engine.engine import Engine
     from vtcore.outputs import RequestOutput
     from vtcore.request import SamplingParams
+    from vtcore.request_handling import Handling
 
 _ONLY_JSON = ("logprobs", "prompt_logprobs")
 _MAX_ID_DIGITS = 80
@@ -49,18 +51,20 @@ def add_parser(subparsers: Any) -> None:
         "--input",
         metavar="FILE",
         help='JSON lines: {"prompt": ...}, {"prompt_token_ids": [...]} or {"messages": [...]}, maybe with '
-        '"id" and "sampling_params"; "-" reads stdin',
+        '"id", "sampling_params", "priority", "tenant", "policy_args", "cache_salt"; "-" reads stdin',
     )
     batch.add_argument(
         "--output",
         metavar="FILE",
-        help='one JSON line per finished request; what is there is not done again; "-" is stdout',
+        help="one JSON line per finished request; what is there is not done again; put into the order of "
+        'the input at the end. "-" is stdout, which gets them as they finish, in any order',
     )
     batch.add_argument("--overwrite", action="store_true", help="forget what the output file holds")
     batch.add_argument(
         "--no-progress", action="store_true", help="draw no bar (there is none without a terminal)"
     )
     add_sampling_flags(parser)
+    add_handling_flags(parser)
     add_engine_flags(parser)
 
 
@@ -74,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     _check_forms(args)
     prompt = _prompt(args)
     given, options = read_flags(args)
+    handling = handling_from_args(args)
     _check_what_is_shown(args, given, options)
     print_notes(options)
 
@@ -86,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
             args.input,
             args.output,
             given,
+            handling,
             overwrite=args.overwrite,
             has_text=not options.options.skip_tokenizer_init,
             shows_progress=not args.no_progress and sys.stderr is not None and sys.stderr.isatty(),
@@ -97,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         params = cli_params(engine.sampling_defaults, given)
         start = time.monotonic()
-        output = _print_json(engine, prompt, params) if args.json else _stream(engine, prompt, params)
+        answer = _print_json if args.json else _stream
+        output = answer(engine, prompt, params, handling)
         num_tokens = sum(len(sample.token_ids) for sample in output.outputs)
         _report(engine, num_tokens, time.monotonic() - start)
     finally:
@@ -186,22 +193,23 @@ def _stdin() -> str:
         raise UsageError(f"--prompt -: stdin is not text in {error.encoding} (byte {error.start})") from error
 
 
-def _print_json(engine: Engine, prompt: Any, params: SamplingParams) -> RequestOutput:
+def _print_json(engine: Engine, prompt: Any, params: SamplingParams, handling: Handling) -> RequestOutput:
     from vtcore.outputs import output_as_json
 
     with others_print_to_stderr():
-        [output] = engine.generate([(prompt, params)])
+        [output] = engine.generate([(prompt, params)], handling=[handling])
     source: Mapping[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else prompt
-    print(json.dumps({**source, **output_as_json(output)}, ensure_ascii=False))
+    shown = {**source, "num_cached_tokens": output.num_cached_tokens, **output_as_json(output)}
+    print(json.dumps(shown, ensure_ascii=False))
     return output
 
 
-def _stream(engine: Engine, prompt: Any, params: SamplingParams) -> RequestOutput:
+def _stream(engine: Engine, prompt: Any, params: SamplingParams, handling: Handling) -> RequestOutput:
     """Print the first sample as it grows, the others when all are done; ids where no text is made."""
     # The model's defaults may ask for them too.
     _check_logprobs(lambda name: getattr(params, name))
     is_text = engine.tokenizer is not None and params.detokenize
-    engine.add_request(prompt, params)
+    engine.add_request(prompt, params, handling=handling)
     shown, output = 0, None
     while engine.has_unfinished_requests:
         for output in engine.step():
@@ -237,6 +245,9 @@ def _summary(engine: Engine, num_tokens: int, seconds: float) -> str:
         f"torch {torch.__version__}",
         f"{num_tokens / max(seconds, 1e-9):.1f} tokens/s",
     ]
+    stats = engine.stats()
+    if stats["hit_tokens"]:
+        parts.append(f"{stats['hit_tokens']} of {engine.counts.prompt_tokens} prompt tokens from the cache")
     if engine.loaded.hf_config.get("vtcore_random_weights"):
         parts.append("random weights: gibberish on purpose")
     return f"[{', '.join(parts)}]"

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vtcore.engine.engine import CheckedRequest, Engine
+    from vtcore.request_handling import Handling
 
 MAX_PROBLEMS = 20
 """Wrong lines that are named; the rest are counted."""
@@ -62,6 +63,7 @@ class Batch:
 
     Args:
         given: Sampling parameters of the flags.
+        handling: Of the flags; a line's own wins.
         shows_progress: Whether a bar is drawn on stderr.
         has_text: Whether the engine will have a tokenizer.
 
@@ -76,12 +78,14 @@ class Batch:
         source: BatchInput,
         sink: BatchOutput,
         given: Mapping[str, Any],
+        handling: Handling,
         shows_progress: bool,
         has_text: bool = True,
     ) -> None:
         self.source = source
         self.sink = sink
         self.given = given
+        self.handling = handling
         self.shows_progress = shows_progress
         self.has_text = has_text
         self.num_lines: int | None = None
@@ -166,7 +170,8 @@ class Batch:
         if "seed" not in request.sampling or params.seed is None:
             base = engine.loaded.config.model.seed if params.seed is None else params.seed
             params = evolve(params, seed=child_seed(base, place.number))
-        checked = engine.check_request(self._prompt(engine, request.source), params)
+        handling = evolve(self.handling, **request.handling)
+        checked = engine.check_request(self._prompt(engine, request.source), params, handling)
         # A chat template may write the date, so a conversation's ids are not the same tomorrow.
         ids = None if "messages" in request.source else checked.token_ids
         limit = engine.max_model_len if params.max_tokens is None else None
@@ -190,8 +195,10 @@ class Batch:
                 ready = self._ready(engine, facts, place, self.source.line_at(place))
                 if ready.digest != digest:
                     raise UsageError(f"{self.source.name}:{place.number} changed while it was read")
-                ids = list(ready.checked.token_ids)
-                request_id = engine.add_request({"prompt_token_ids": ids}, ready.checked.params)
+                ids, checked = list(ready.checked.token_ids), ready.checked
+                request_id = engine.add_request(
+                    {"prompt_token_ids": ids}, checked.params, handling=checked.handling
+                )
                 running[request_id] = ready
             # A step and the writing of what it finished belong together: Ctrl-C comes before or after.
             with interrupts_deferred():
@@ -227,7 +234,9 @@ class _Problems:
             return False
         self.num += 1
         if self.num <= MAX_PROBLEMS:
-            self.sentences.append(f"{self.name}:{self._place.number}: {error}")
+            # A line's keys stand at its top, so they are named without a path.
+            sentence = str(error).replace("$.policy_args", "policy_args")
+            self.sentences.append(f"{self.name}:{self._place.number}: {sentence}")
         return True
 
     def raise_if_any(self) -> None:
@@ -258,6 +267,7 @@ def run_batch(
     source_path: str,
     sink_path: str,
     given: Mapping[str, Any],
+    handling: Handling,
     *,
     overwrite: bool,
     shows_progress: bool,
@@ -269,6 +279,7 @@ def run_batch(
 
     Args:
         given: Sampling parameters of the flags.
+        handling: Of the flags; a line's own wins.
         has_text: Whether the engine will have a tokenizer.
         load: Makes the engine, once all that can be checked without one has been.
         report: Told at the end of the engine, the tokens that it made and the seconds it took.
@@ -283,7 +294,7 @@ def run_batch(
         closing(BatchInput(source_path)) as source,
         closing(BatchOutput(sink_path, source.file, overwrite)) as sink,
     ):
-        batch = Batch(source, sink, given, shows_progress, has_text)
+        batch = Batch(source, sink, given, handling, shows_progress, has_text)
         try:
             batch.check_form()
             if sink.torn_bytes:

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "chat": ("vtcore.cli.chat", "talk to a model"),
     "check": ("vtcore.cli.check", "show what a model and its options resolve to, without loading weights"),
     "pull": ("vtcore.cli.pull", "download a model"),
+    "simulate": ("vtcore.cli.simulate", "compare scheduler policies on a trace, without weights"),
     "doctor": ("vtcore.cli.doctor", "find what is wrong with this machine and installation"),
     "plugins": ("vtcore.cli.plugins", "list installed plugins and what is wrong with them"),
     "explain": ("vtcore.cli.explain", "explain an error's code"),

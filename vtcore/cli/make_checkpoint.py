@@ -14,14 +14,16 @@ from typing import Any
 
 import torch
 
+from vtcore.checked_arch import CheckedArch, naming_arch
 from vtcore.checkpoint.json_file import read_json_object
 from vtcore.checkpoint.random_weights import random_tensors
 from vtcore.checkpoint.writer import write_json, write_shards
 from vtcore.cli.engine_flags import add_plugin_flags, given_from_args
-from vtcore.errors import ConfigError, HostError
+from vtcore.errors import ConfigError, HostError, PluginError, VtcoreError
 from vtcore.interfaces.model_arch import ModelArch
+from vtcore.interfaces.registry_entries import ArchEntry
 from vtcore.plugins import build_registry, registry_for
-from vtcore.registry import PluginRegistry
+from vtcore.registry import PluginRegistry, Registered
 from vtcore.suggest import did_you_mean
 from vtcore.tokenization.tokenizer import Tokenizer
 from vtcore.tokenization.train import END_OF_TEXT, END_OF_TURN, chat_template, train_tokenizer
@@ -63,16 +65,18 @@ def make_checkpoint(
     """
     if not 0 <= seed < 2**63:
         raise ConfigError(f"--seed must be in [0, 2**63), got {seed}")
-    arch_class = _arch_class(arch_name, registry if registry is not None else build_registry())
+    registry = registry if registry is not None else build_registry()
+    registered = _find_arch(arch_name, registry)
     # The size is judged before the tokenizer is trained, which takes longest.
-    _config_of(arch_class, size, _VOCAB_MULTIPLE)
+    _config_of(registered, registry, size, _VOCAB_MULTIPLE)
     with _writing(out):
         _prepare(out, force)
     tokenizer = train_tokenizer(_TOKENIZER_VOCAB.get(size, _DEFAULT_TOKENIZER_VOCAB))
     padded = (tokenizer.vocab_size // _VOCAB_MULTIPLE + 1) * _VOCAB_MULTIPLE
-    config = _with_core_keys(_config_of(arch_class, size, padded), tokenizer)
-    tensors = random_tensors(arch_class(config), seed, torch.bfloat16)
-    with _writing(out):
+    config = _with_core_keys(_config_of(registered, registry, size, padded), tokenizer)
+    arch = CheckedArch(registry.make_arch(registered, config), str(registered))
+    tensors = random_tensors(arch, seed, torch.bfloat16)
+    with _writing(out), naming_arch(str(registered)):
         num_bytes = write_shards(out, tensors, _NUM_SHARDS)
         _write_tokenizer(out, tokenizer)
         # Last, so that a broken-off directory is never taken for a checkpoint.
@@ -109,22 +113,34 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _arch_class(name: str, registry: PluginRegistry) -> type[ModelArch]:
+def _find_arch(name: str, registry: PluginRegistry) -> Registered[ArchEntry]:
     if name not in registry.archs:
         installed = ", ".join(sorted(registry.archs)) or "none"
         raise ConfigError(
             f"--arch: {name!r} is offered by no installed plugin{did_you_mean(name, registry.archs)} "
             f"(installed: {installed})"
         )
-    found: type[ModelArch] = registry.load(registry.archs[name])
-    return found
+    return registry.archs[name]
 
 
-def _config_of(arch_class: type[ModelArch], size: str, vocab_size: int) -> Mapping[str, Any]:
+def _config_of(
+    registered: Registered[ArchEntry], registry: PluginRegistry, size: str, vocab_size: int
+) -> Mapping[str, Any]:
+    arch_class: type[ModelArch] = registry.load(registered)
+    fault = f"arch {registered}: checkpoint_config({size!r}, {vocab_size})"
     try:
-        return arch_class.checkpoint_config(size, vocab_size)
+        config = arch_class.checkpoint_config(size, vocab_size)
     except ValueError as error:
         raise ConfigError(f"--size: {error}") from error
+    except VtcoreError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(
+            f"{fault} failed: {type(error).__name__}: {error}; report it to the plugin's authors"
+        ) from error
+    if not isinstance(config, Mapping):
+        raise PluginError(f"{fault} is {config!r}, not a mapping; report it to the plugin's authors")
+    return config
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """`vtcore plugins`: what is installed, what it offers, and what is wrong with it.
 
-`list --json` prints one object: `interpreter` (`path`, `version`), `hook_versions` (hook -> version),
-`plugins` (objects with `plugin`, `distribution`, `version`, `source`, `api`), `entries` (objects with `kind`,
-`name`, `distribution`, `version`, `plugin`, `implementation`, `description` and what its kind adds, such as
+`list --json` prints one object: `interpreter` (`path`, `version`), `hook_versions` and `oldest_hook_versions`
+(hook -> the current version, the oldest one served), `plugins` (objects with `plugin`, `distribution`,
+`version`, `source`, `api`), `entries` (objects with `kind`, `name`, `distribution`, `version`, `plugin`,
+`implementation`, `description` and what its kind adds, such as
 `architectures`) and `problems` (objects with `plugin`, `distribution`, `version`, `name` where two claim one,
 `broken`, `message`, `remedy`). `show NAME --json` prints the same object, only with what bears the name, and
 `requirements` (objects with `distribution`, `name`, `specifier`, `installed`, `extra`, `is_met`). `doctor
@@ -26,6 +27,8 @@ from attrs import asdict
 from vtcore.cli.doctor import options_despite_problems, print_checks
 from vtcore.cli.engine_flags import add_plugin_flags, given_from_args
 from vtcore.cli.own_stdout import others_print_to_stderr
+from vtcore.cli.plugins_lock import add_lock_parser, run_lock
+from vtcore.cli.plugins_new import add_new_parser, run_new
 from vtcore.config.env import read_host_variables, read_what_can_be_read
 from vtcore.errors import UsageError
 from vtcore.hookspecs import HOOK_POINTS, HOOK_VERSIONS
@@ -40,7 +43,7 @@ _HEADINGS = ("NAME", "KIND", "DISTRIBUTION", "VERSION", "DESCRIPTION")
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add `plugins list`, `plugins show NAME` and `plugins doctor`."""
+    """Add what `vtcore plugins` can do."""
     parser = subparsers.add_parser("plugins", help="list installed plugins and what is wrong with them")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="what is installed and what it offers")
@@ -50,10 +53,16 @@ def add_parser(subparsers: Any) -> None:
     for action in (listing, show, doctor):
         action.add_argument("--json", action="store_true", help="one JSON object on stdout")
         add_plugin_flags(action)
+    add_lock_parser(actions)
+    add_new_parser(actions)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the chosen action; `doctor` returns 3 when anything is an error."""
+    if args.action == "lock":
+        return run_lock(args)
+    if args.action == "new":
+        return run_new(args)
     if args.action == "doctor":
         options, wrong = options_despite_problems(args)
         checks = environment_checks(wrong, read_host_variables()) if wrong else []
@@ -76,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
 def _as_json(registry: PluginRegistry) -> dict[str, Any]:
     return {
         "interpreter": {"path": sys.executable, "version": platform.python_version()},
-        "hook_versions": dict(HOOK_VERSIONS),
+        "hook_versions": {hook: served.current for hook, served in HOOK_VERSIONS.items()},
+        "oldest_hook_versions": {hook: served.oldest for hook, served in HOOK_VERSIONS.items()},
         "plugins": [asdict(info) for info in registry.plugins],
         "entries": [
             {"kind": kind, "distribution": r.distribution, "version": r.version, "plugin": r.plugin}
@@ -153,6 +163,7 @@ def _list_lines(listed: dict[str, Any]) -> list[str]:
         f"interpreter: {interpreter['path']} ({interpreter['version']})",
         *_aligned([_HEADINGS, *rows]),
         *(f"plugin {item['plugin']} of {_owner(item)} offers nothing" for item in idle),
+        f"hook versions served: {', '.join(f'{hook} {served}' for hook, served in HOOK_VERSIONS.items())}",
         *_problem_lines(listed),
     ]
 
@@ -183,7 +194,7 @@ def _show_lines(chosen: dict[str, Any]) -> Iterable[str]:
             "distribution": _owner(entry),
             "plugin": entry["plugin"],
             "implementation": entry["implementation"],
-            "written for hook version": api,
+            "written for hook version": f"{api} (served: {HOOK_VERSIONS[hooks[entry['kind']]]})",
         }
         others = {
             key: value for key, value in entry.items() if key not in {*shown, "kind", "name", "version"}

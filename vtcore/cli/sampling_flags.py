@@ -14,6 +14,7 @@ from attrs import fields
 
 from vtcore.cli.engine_flags import given_from_args
 from vtcore.cli.flag_words import SAMPLING
+from vtcore.cli.handling_flags import handling_from_args
 from vtcore.engine.sampling_defaults import SamplingDefaults, value_problem
 from vtcore.errors import ConfigError, RequestError
 from vtcore.request import SamplingParams
@@ -110,10 +111,10 @@ def sampling_from_args(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_flags(args: argparse.Namespace) -> tuple[dict[str, Any], GivenOptions]:
-    """Sampling parameters and engine options.
+    """Sampling parameters and engine options, after a look at the flags of `handling_from_args`.
 
     Raises:
-        ConfigError: Values are wrong or do not go together; the problems of both are said at once.
+        ConfigError: Values are wrong or do not go together; the problems of all are said at once.
     """
     problems: list[str] = []
     given: dict[str, Any] = {}
@@ -123,6 +124,10 @@ def read_flags(args: argparse.Namespace) -> tuple[dict[str, Any], GivenOptions]:
         SamplingParams.from_dict({"max_tokens": None, **given})
     except RequestError as error:
         problems.append(str(error))
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        handling_from_args(args)
     except ConfigError as error:
         problems += error.problems
     try:

@@ -1,18 +1,21 @@
 """What is wrong with the installed plugins.
 
-Does not: stop at the first fault, or leave an implementation unimported: that is where faults hide.
+Does not: stop at the first fault, or leave an implementation unimported or a policy unmade: that is where
+faults hide.
 """
 
 from __future__ import annotations
 
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
-from vtcore.errors import ConfigError, PluginError
+from vtcore.errors import ConfigError, PluginError, VtcoreError
+from vtcore.hookspecs import HOOK_POINTS, HOOK_VERSIONS
 from vtcore.host.check import Check
-from vtcore.host.installed import pip_command
+from vtcore.host.plugin_remedy import remedy_of
 from vtcore.host.requirements import need_checks, read_needs
+from vtcore.interfaces.registry_entries import Entry, SchedulerPolicyEntry
 from vtcore.plugins import build_registry, registry_for
-from vtcore.registry import PluginInfo, PluginRegistry, Problem, distribution_key
+from vtcore.registry import PluginInfo, PluginRegistry, Problem, Registered, distribution_key
 
 
 def look_at_plugins(options: UserOptions, environment: Environment) -> tuple[PluginRegistry, tuple[str, ...]]:
@@ -29,7 +32,9 @@ def look_at_plugins(options: UserOptions, environment: Environment) -> tuple[Plu
 
 
 def plugin_checks(options: UserOptions, environment: Environment) -> list[Check]:
-    """Judge every plugin: registration, ownership, requirements, and the import of each implementation.
+    """Judge every plugin: registration, ownership, requirements, the import of each implementation.
+
+    Each scheduler policy is made too, without settings.
 
     Args:
         options: Only those of plugins are read.
@@ -66,17 +71,38 @@ def plugin_distributions(registry: PluginRegistry) -> list[str]:
 
 
 def _implementations(registry: PluginRegistry) -> list[Check]:
+    # Here, since only the doctor needs it.
+    from vtcore.planning import make_policy
+
     checks = []
     for kind, registered in registry.entries:
         name = f"{kind} {registered.entry.name}"
         owner = " ".join(filter(None, (registered.distribution, registered.version)))
+        is_loaded = False
         try:
             registry.load(registered)
+            is_loaded = True
+            if isinstance(registered.entry, SchedulerPolicyEntry):
+                make_policy(registry, registered.entry.name, {})
         except PluginError as error:
             remedy = f"mend {registered.distribution}"
             if registered.version:
-                remedy = pip_command("install", "--force-reinstall", registered.distribution)
+                remedy = remedy_of(registered.distribution, error, is_loaded)
             checks.append(Check(name, "error", str(error), remedy))
+        except VtcoreError as error:
+            # A policy may refuse to be made without settings, which only its user knows.
+            checks.append(Check(name, "note", f"of {owner}, needs settings: {error}", "give policy_config"))
         else:
-            checks.append(Check(name, "ok", f"of {owner}"))
+            checks.append(Check(name, "ok", f"of {owner}{_age(kind, registered, registry)}"))
     return checks
+
+
+def _age(kind: str, registered: Registered[Entry], registry: PluginRegistry) -> str:
+    """A few words if the entry was written for an older version of its hook, which is still served."""
+    [hook] = [point.api for point in HOOK_POINTS if point.kind == kind]
+    owner = (registered.distribution, registered.plugin)
+    [api] = [info.api for info in registry.plugins if (info.distribution, info.plugin) == owner]
+    current = HOOK_VERSIONS[hook].current
+    return (
+        "" if api[hook] == current else f", written for {hook} {api[hook]}; the current version is {current}"
+    )

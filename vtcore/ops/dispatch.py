@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from vtcore.errors import ConfigError
+from vtcore.errors import ConfigError, PluginLoadError
 
 CORE_OPS: Mapping[str, Mapping[str, str]] = {
     "rms_norm": {"naive": "vtcore.ops.rms_norm.naive:rms_norm"},
@@ -39,6 +39,7 @@ def resolve_ops(
 
     Raises:
         ConfigError: An override names an unknown op or implementation, or an op is claimed twice.
+        PluginLoadError: One of the arch's own ops cannot be imported.
     """
     arch_ops = arch_ops or {}
     overrides = overrides or {}
@@ -59,16 +60,24 @@ def resolve_ops(
     resolved = {}
     for name, implementations in table.items():
         choice = overrides.get(name, device_type if device_type in implementations else "naive")
-        resolved[name] = _import(name, implementations.get(choice, choice))
+        path = implementations.get(choice, choice)
+        try:
+            resolved[name] = _import(path)
+        except Exception as error:
+            if name in arch_ops and name not in overrides:
+                raise PluginLoadError(f"op {name!r}: {path!r} {error}; report it to its authors") from error
+            raise ConfigError(f"$.ops.{name}: {path!r} {error}") from error
     return resolved
 
 
-def _import(name: str, path: str) -> Callable[..., Any]:
+def _import(path: str) -> Callable[..., Any]:
     module, _, attribute = path.partition(":")
     try:
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"$.ops.{name}: {path!r} cannot be imported ({error})") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ImportError(f"cannot be imported ({type(error).__name__}: {error})") from error
     if not callable(found):
-        raise ConfigError(f"$.ops.{name}: {path!r} is not a function")
+        raise ImportError("is not a function")
     return found  # type: ignore[no-any-return]
