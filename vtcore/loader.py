@@ -65,6 +65,7 @@ class Internals:
         make_executor: Wraps the runner.
         step_budget: Replaces max_num_batched_tokens, below its floor too.
         is_policy_timed: Whether the policy's time limit holds.
+        may_never_hit: Whether prefix caching may be asked for where no prefix is long enough.
         check: Called after every step of the core.
     """
 
@@ -75,6 +76,7 @@ class Internals:
     make_executor: Callable[[ModelRunner], Executor] = InlineExecutor
     step_budget: int | None = None
     is_policy_timed: bool = True
+    may_never_hit: bool = False
     clock: Callable[[], float] = time.monotonic
     check: Callable[[EngineCore], None] | None = None
 
@@ -240,7 +242,8 @@ def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: b
             weight_bytes = estimate_parameter_bytes(arch, stored.names().keys(), dtype)
         limits = plan_limits(config, internals, weight_bytes, available_host_bytes(), registry)
         plan = plan_memory(specs, evolve(limits, available_bytes=None) if only_plan else limits)
-        check_prefix_caching(config, plan)
+        if not internals.may_never_hit:
+            check_prefix_caching(config, plan)
         config = config.fitted(plan.max_model_len)
 
     return PlannedCore(

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from vtcore.checkpoint.locate import locate_checkpoint
 from vtcore.checkpoint.source import CheckpointDir, open_checkpoint
@@ -158,9 +158,9 @@ def make_policy(registry: PluginRegistry, name: str, policy_config: Mapping[str,
     policy_class: type[SchedulerPolicy] = registry.load(registered)
     owner = f"scheduler policy {registered}, plugin {registered.plugin!r}"
     for info in registry.plugins:
-        if (info.distribution, info.plugin) == (registered.distribution, registered.plugin):
-            if wrong := newer_members(policy_class, info.api["scheduler_policies"]):
-                raise PluginLoadError(f"{owner}, {wrong}")
+        is_owner = (info.distribution, info.plugin) == (registered.distribution, registered.plugin)
+        if is_owner and (wrong := newer_members(policy_class, info.api["scheduler_policies"])):
+            raise PluginLoadError(f"{owner}, {wrong}")
     for attribute in ("options_class", "args_class"):
         if getattr(policy_class, attribute) is not None:
             check_settings_class(getattr(policy_class, attribute), f"{owner}: {attribute}")
@@ -235,10 +235,13 @@ def check_prefix_caching(config: EngineConfig, plan: MemoryPlan) -> None:
     longest = plan.max_model_len - 1
     if not config.cache.enable_prefix_caching or origin.source == "arch" or plan.grid < longest:
         return
+    # States alone may be too far apart, whatever the size of a block.
+    smaller = "lower block_size, " if evolve(plan, block_size=1).grid < longest else ""
     raise ConfigError(
         f"$.enable_prefix_caching: true could never hit: prefixes are kept every {plan.grid} tokens "
         f"(block_size {plan.block_size}), and a prompt has at most {longest} (max_model_len "
-        f"{plan.max_model_len}); lower block_size, raise max_model_len, or go without enable_prefix_caching"
+        f"{plan.max_model_len}); {smaller}raise max_model_len to {plan.grid + 2}, or go without "
+        f"enable_prefix_caching"
     )
 
 

@@ -194,7 +194,10 @@ def test_prefix_caching_that_can_never_hit_is_refused(full: Path, capsys: pytest
     assert main(["check", str(full), "--enable-prefix-caching", "--max-model-len", str(grid + 1)]) == 2
     shown = capsys.readouterr().err
     assert f"prefixes are kept every {grid} tokens (block_size 32), and a prompt has at most {grid}" in shown
-    assert f"(max_model_len {grid + 1}); lower --block-size, raise --max-model-len, or go without" in shown
+    assert f"(max_model_len {grid + 1}); raise --max-model-len to {grid + 2}, or go without" in shown
+    too_large = ("--enable-prefix-caching", "--block-size", "256", "--max-model-len", "200")
+    assert main(["check", str(full), *too_large]) == 2
+    assert "; lower --block-size, raise --max-model-len to 258, or go without" in capsys.readouterr().err
     check(capsys, full, "--max-model-len", grid)
 
 

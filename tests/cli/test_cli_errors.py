@@ -167,6 +167,20 @@ def test_ctrl_c_is_130_without_a_word(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
+def test_ctrl_c_while_the_program_is_imported_is_130_without_a_word(tmp_path: Path) -> None:
+    # Found before vtcore's own, so that the interrupt comes while main.py imports what it needs.
+    (tmp_path / "attrs.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "from vtcore.cli.main import main"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_every_error_of_the_hub_stops_generate_too(tiny: Path, tmp_path: Path) -> None:
     whole = {file.name: file.read_bytes() for file in tiny.iterdir()}
     short = {broken.SHARD: len(whole[broken.SHARD]) + 1}

@@ -200,6 +200,7 @@ def test_breaches_of_the_policy_and_of_a_cache_spec_are_counted(
         raise RuntimeError("no idea")
 
     options = {**engine_options, "scheduling_policy": "priority", "enable_prefix_caching": True}
+    options |= {"num_blocks": 32, "max_model_len": 96}
     with LLM(tiny_checkpoint, **options) as llm:
         before = values(llm)
         monkeypatch.setattr(PriorityPolicy, "key", no_key)

@@ -217,7 +217,8 @@ def test_a_fault_of_an_editable_plugin_is_mended_at_its_line(install: Install) -
     module.write_text(OWN_POLICIES)
     importlib.invalidate_caches()
     [check] = rows("scheduler_policy raises")
-    assert check.remedy == f"mend {module}:{OWN_POLICIES[: OWN_POLICIES.index('raise Key')].count(chr(10)) + 1}"
+    line = OWN_POLICIES[: OWN_POLICIES.index("raise Key")].count("\n") + 1
+    assert check.remedy == f"mend {module}:{line}"
     [check] = rows("scheduler_policy nosettings")
     assert check.remedy == f"mend {root}"
 
@@ -236,4 +237,4 @@ def test_a_local_plugin_that_lacks_a_package_is_installed_again_from_its_folder(
     root = install("poor-dist", source="import nothing_of_this_name\n")
     from_folder(root, is_editable=True)
     [check] = rows("plugin poor-dist")
-    assert check.remedy.startswith(f"mend {root}, or install what it needs: {PIP} install -e {root}, or leave")
+    assert check.remedy.startswith(f"mend {root}, or install what it needs: {PIP} install -e {root}, or ")

@@ -166,10 +166,16 @@ def test_attributes_of_a_wrong_type_stop_the_start(make_of: MakeOf, attribute: s
 
 @pytest.mark.parametrize(
     ("member", "value"),
-    [("options_class", Options), ("args_class", Options), ("needs_prefix_caching", True)]
-    + [("is_active", lambda self, ctx: True)],
+    [
+        ("options_class", Options),
+        ("args_class", Options),
+        ("needs_prefix_caching", True),
+        ("is_active", lambda self, ctx: True),
+    ],
 )
-def test_a_member_newer_than_the_declared_version_is_refused(make_of: MakeOf, member: str, value: Any) -> None:
+def test_a_member_newer_than_the_declared_version_is_refused(
+    make_of: MakeOf, member: str, value: Any
+) -> None:
     newer = type("Newer", (SchedulerPolicy,), {member: value})
     assert isinstance(make_of(newer, {}), newer)
     with pytest.raises(PluginLoadError) as caught:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from attrs import define, field, frozen, validators
 
+from vtcore.interfaces.registry_entries import SchedulerPolicyEntry
 from vtcore.interfaces.scheduler_policy import (
     Event,
     PolicyContext,
@@ -23,6 +24,7 @@ from vtcore.scheduling.policy_guard import PolicyGuard
 from vtcore.scheduling.request_state import RequestState
 from vtcore.testing import policy_run
 from vtcore.testing.kit import failing_rules
+from vtcore.testing.kit_modules import plugin_module
 from vtcore.testing.policy_kit import SchedulerPolicyConformance
 
 
@@ -320,7 +322,9 @@ def kit(policy: Any, **attributes: Any) -> type[SchedulerPolicyConformance]:
 
 
 def older_plugin() -> ModuleType:
-    module = ModuleType("older")
+    """A plugin that says it was written for 0.1."""
+    fcfs = SchedulerPolicyEntry(name="older", implementation="vtcore.scheduling.policies.fcfs:FcfsPolicy")
+    module = plugin_module(lambda name: [fcfs], {})
     vars(module)["VTCORE_API"] = {"scheduler_policies": "0.1"}
     return module
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -174,6 +175,14 @@ def test_a_plot_without_matplotlib_is_refused_before_the_run(
         (("--workload", "poisson", "--priorities", "a=1"), 2, "--priorities: 'a' is not an integer"),
         (("--workload", "poisson", "--tenant-weights", "a=1"), 2, "no request is of tenant 'a'"),
         (("--workload", "poisson", "--policy", "fcsf"), 2, "did you mean 'fcfs'"),
+        (
+            ("--workload", "poisson", "--policy", "fcfs,nosuch"),
+            2,
+            "error[VT201]: --policy: 'nosuch' is offered",
+        ),
+        (("--workload", "poisson", "--plot", "out.pdf"), 2, "--plot: out.pdf does not end in .png"),
+        (("--workload", "poisson", "--write-cost", "no/c"), 3, "--write-cost: no/c cannot be written"),
+        (("--workload", "poisson", "--json", "."), 3, "--json: . cannot be written: Is a directory"),
         (("--workload", "poisson", "--policy", "fcfs,,"), 2, "--policy: 'fcfs,,' has an empty"),
         (("--workload", "poisson", "--policy", "fcfs", "--policy-config", '{"x": 1}'), 2, "x"),
         (
@@ -191,7 +200,11 @@ def test_a_plot_without_matplotlib_is_refused_before_the_run(
         (("--workload", "poisson", "--num-layers", "0"), 2, "--num-layers: 0 is below 1; raise it"),
         (("--workload", "poisson", "--depth", "3"), 2, "invalid choice: 3"),
         (("--workload", "poisson", "--write-trace", "no/t"), 3, "--write-trace: no/t cannot be written"),
-        (("--workload", "poisson", "--requests", "2", "--json", "no/t"), 3, "--json: no/t cannot be written"),
+        (
+            ("--workload", "poisson", "--requests", "9000000", "--json", "no/t"),
+            3,
+            "--json: no/t cannot be written",
+        ),
         (("./absent", "--workload", "poisson"), 2, "./absent"),
     ],
 )
@@ -217,6 +230,36 @@ def test_a_wrong_line_of_the_trace_is_an_error_of_the_configuration(
     (tmp_path / "t.jsonl").write_text('{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 0}\n')
     assert main(["simulate", "--trace", str(tmp_path / "t.jsonl")]) == 2
     assert "t.jsonl:1: output_tokens=0 is below 1" in capsys.readouterr().err
+
+
+def test_priorities_have_rows_and_figures_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("simulate", "--workload", "poisson", "--requests", "60", "--rate", "40", "--max-num-seqs", "4")
+    wanted = (*flags, "--priorities", "10=1,5=3", "--policy", "fcfs,priority")
+    fcfs, own = report_of(capsys, *wanted)["policies"]
+    assert list(own["priorities"]) == ["5", "10"]
+    assert sum(one["num_requests"] for one in own["priorities"].values()) == 60
+    assert own["priorities"]["5"]["mean_ttft_s"] < own["priorities"]["10"]["mean_ttft_s"]
+    assert own["priorities"] != fcfs["priorities"]
+    assert main([*wanted]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "TTFT p90 of priority 10 ms" in line)
+    seconds = [one["priorities"]["10"]["p90_ttft_s"] for one in (fcfs, own)]
+    assert row.split()[-2:] == [f"{1000 * value:,.1f}" for value in seconds]
+    assert main([*flags]) == 0
+    assert "of priority" not in capsys.readouterr().out
+
+
+def test_a_trace_comes_through_stdin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = b'{"arrival_s": 0, "prompt_tokens": 3, "output_tokens": 2}\n'
+    (tmp_path / "t.jsonl").write_bytes(good)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(good)))
+    piped = report_of(capsys, "simulate", "--trace", "-")
+    assert piped["trace"]["about"] == "1 requests of stdin"
+    assert piped["policies"] == report_of(capsys, "simulate", "--trace", tmp_path / "t.jsonl")["policies"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(good + b"{")))
+    assert main(["simulate", "--trace", "-"]) == 2
+    assert "stdin:2: it is no request" in capsys.readouterr().err
 
 
 def test_the_shape_of_a_model_is_its_own(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

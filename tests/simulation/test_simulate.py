@@ -189,7 +189,10 @@ def test_a_hybrids_own_pools_are_simulated(run: Run, tmp_path: Path) -> None:
 
 def test_policy_args_reach_the_policies_that_take_them(engine: Callable[..., Geometry]) -> None:
     trace = [request("a", 0.0, 4, 1, policy_args={"x": 1}, place="t.jsonl:1")]
-    with pytest.raises(ConfigError, match=r"t\.jsonl:1: policy fcfs: policy_args: .*takes none"):
+    with pytest.raises(
+        ConfigError,
+        match=r"t\.jsonl:1: policy_args are given, and fcfs of the comparison takes none; leave them out",
+    ):
         prepare_policies(engine(), {"fcfs": {}}, trace)
 
 

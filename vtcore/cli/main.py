@@ -10,13 +10,17 @@ import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-import vtcore
-from vtcore.cli.flag_words import errors_as_typed
-from vtcore.cli.interruption import interrupted_code, termination_as_interrupt
-from vtcore.cli.parser import DEBUG_FLAG, CommandParser
-from vtcore.cli.terminal import check_stdout, guarded_output, say
-from vtcore.errors import ConfigError, UsageError, VtcoreError
-from vtcore.suggest import did_you_mean
+try:
+    import vtcore
+    from vtcore.cli.flag_words import errors_as_typed
+    from vtcore.cli.interruption import interrupted_code, termination_as_interrupt
+    from vtcore.cli.parser import DEBUG_FLAG, CommandParser
+    from vtcore.cli.terminal import check_stdout, guarded_output, say
+    from vtcore.errors import ConfigError, UsageError, VtcoreError
+    from vtcore.suggest import did_you_mean
+except KeyboardInterrupt:
+    # Ctrl-C before `main` can catch it; the code is that of `interruption`, which may be what was broken off.
+    sys.exit(130)
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "generate": ("vtcore.cli.generate", "generate text from a prompt or a file of prompts"),

@@ -107,21 +107,34 @@ def run(args: argparse.Namespace) -> int:
     given = given_from_args(args)
     print_notes(given)
 
+    from vtcore.simulation.cost_model import write_cost_model
     from vtcore.simulation.plot import check_can_plot, plot
     from vtcore.simulation.report import build_report, report_text, table
     from vtcore.simulation.summary import summarize
+    from vtcore.simulation.trace_file import write_trace
+    from vtcore.simulation.whole_file import write_whole
 
+    if args.policy is not None:
+        # The policies are named by another flag here than elsewhere; errors say which.
+        args.typed_flags["scheduling_policy"] = "--policy"
     if args.plot is not None:
-        check_can_plot()
-    requests, about = _requests(args, given)
+        check_can_plot(args.plot)
+    _check_places(args)
+    with _interruptible("the requests were made"):
+        requests, about = _requests(args, given)
     weights = _weights(args, requests)
     configs = _policy_configs(args, given)
     with others_print_to_stderr():
         geometry = _geometry(args, given)
         policies = _prepare(geometry, configs, requests)
-        cost = _cost(args, given)
-        with _writing("--write-trace"):
-            _write_trace(args, requests)
+        with _interruptible("step times were found"):
+            cost = _cost(args, given)
+        if args.write_cost is not None:
+            with _writing("--write-cost"):
+                write_cost_model(cost, args.write_cost)
+        if args.write_trace is not None:
+            with _writing("--write-trace"):
+                write_trace(requests, args.write_trace)
         runs = _run_all(geometry, policies, requests, cost, args.depth)
     report = build_report(
         geometry,
@@ -132,8 +145,8 @@ def run(args: argparse.Namespace) -> int:
     )
     print(report_text(report).rstrip("\n") if args.json == STDIO else table(report))
     if args.json not in (None, STDIO):
-        with _writing("--json"), open(args.json, "w", encoding="utf-8") as file:
-            file.write(report_text(report))
+        with _writing("--json"):
+            write_whole(args.json, [report_text(report).encode()])
     if args.plot is not None:
         with _writing("--plot"):
             plot(runs, report, args.plot)
@@ -151,15 +164,29 @@ def _refuse_what_plays_no_part(args: argparse.Namespace) -> None:
         )
 
 
+def _check_places(args: argparse.Namespace) -> None:
+    """A long simulation must not end in a file that cannot be written."""
+    from vtcore.simulation.whole_file import check_place
+
+    for name in ("write_trace", "write_cost", "json", "plot"):
+        path = getattr(args, name)
+        if path is not None and (name, path) != ("json", STDIO):
+            with _writing("--" + name.replace("_", "-")):
+                check_place(path)
+
+
 def _requests(args: argparse.Namespace, given: GivenOptions) -> tuple[Sequence[TraceRequest], dict[str, Any]]:
     """The trace, and what the report says of it."""
-    from vtcore.simulation.trace_file import read_trace
+    from vtcore.simulation.trace_file import name_of, read_trace
     from vtcore.simulation.workloads import generate_trace
 
     workload = workload_from_args(args, given.options.seed or 0)
     if workload is None:
         requests = read_trace(args.trace)
-        return requests, {"about": f"{len(requests)} requests of {args.trace}", "num_requests": len(requests)}
+        return requests, {
+            "about": f"{len(requests)} requests of {name_of(args.trace)}",
+            "num_requests": len(requests),
+        }
     requests = generate_trace(workload)
     about = f"{len(requests)} {workload.kind} requests, {workload.rate:g}/s, seed {workload.seed}"
     return requests, {"about": about, "num_requests": len(requests)}
@@ -232,7 +259,7 @@ def _prepare(
 
 
 def _cost(args: argparse.Namespace, given: GivenOptions) -> CostModel:
-    from vtcore.simulation.cost_model import cost_model_from, read_cost_model, write_cost_model
+    from vtcore.simulation.cost_model import cost_model_from, read_cost_model
 
     data: dict[str, Any] = {}
     source = "as given"
@@ -243,28 +270,16 @@ def _cost(args: argparse.Namespace, given: GivenOptions) -> CostModel:
             raise UsageError("--measure needs a MODEL, whose steps are measured; give one, or --cost")
         from vtcore.simulation.measure import measure_cost_model
 
-        cost = measure_cost_model(given)
-    else:
-        if args.cost_file is not None:
-            data = read_cost_model(args.cost_file)
-            source = f"of {args.cost_file}"
-        for text in args.cost or ():
-            try:
-                data |= parse_mapping(text)
-            except ValueError as error:
-                raise UsageError(f"--cost: {error}") from None
-        cost = cost_model_from(data, source)
-    if args.write_cost is not None:
-        with _writing("--write-cost"):
-            write_cost_model(cost, args.write_cost)
-    return cost
-
-
-def _write_trace(args: argparse.Namespace, requests: Sequence[TraceRequest]) -> None:
-    if args.write_trace is not None:
-        from vtcore.simulation.trace_file import write_trace
-
-        write_trace(requests, args.write_trace)
+        return measure_cost_model(given)
+    if args.cost_file is not None:
+        data = read_cost_model(args.cost_file)
+        source = f"of {args.cost_file}"
+    for text in args.cost or ():
+        try:
+            data |= parse_mapping(text)
+        except ValueError as error:
+            raise UsageError(f"--cost: {error}") from None
+    return cost_model_from(data, source)
 
 
 def _run_all(
@@ -279,19 +294,28 @@ def _run_all(
     runs = []
     for policy in policies:
         start = time.monotonic()
-        try:
+        with _interruptible(f"{policy.name} ran"):
             runs.append(simulate(geometry, policy, requests, cost, depth=depth))
-        except KeyboardInterrupt:
-            say(f"interrupted while {policy.name} ran; no report is written")
-            raise
         say(f"{policy.name}: {len(requests)} requests in {time.monotonic() - start:.1f} s")
     return runs
+
+
+@contextmanager
+def _interruptible(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted while {doing}; no report is written")
+        raise
 
 
 @contextmanager
 def _writing(flag: str) -> Iterator[None]:
     try:
         yield
+    except KeyboardInterrupt:
+        say(f"interrupted; {flag} is not written")
+        raise
     except OSError as error:
         raise HostError(
             f"{flag}: {error.filename} cannot be written: {error.strerror or error}; choose another place"

@@ -46,7 +46,7 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
         "(log-normal, SIGMA of the logarithm).",
     )
     add = group.add_argument
-    add("--trace", metavar="FILE", help="JSON lines, one request each (docs/howto/simulate.md)")
+    add("--trace", metavar="FILE", help="JSON lines, one request each (docs/howto/simulate.md); '-' is stdin")
     add("--workload", metavar="KIND", choices=tuple(WORKLOADS), help=f"generate: {', '.join(WORKLOADS)}")
     add("--write-trace", metavar="FILE", help="save what was generated")
     add("--requests", metavar="N", type=_count(_MAX_REQUESTS), help="how many (default 1000)")

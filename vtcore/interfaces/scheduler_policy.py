@@ -51,8 +51,8 @@ class RunningView:
     Args:
         num_computed_tokens: Tokens whose cache entries are computed; a preemption loses them, apart from what
             the prefix cache keeps.
-        num_freeable: Blocks or slots that its preemption would free now, by pool, as `free_blocks`. Those that
-            another request shares are not among them.
+        num_freeable: Blocks or slots that its preemption would free now, by pool, as `free_blocks`; what
+            another request shares is not among them.
         admitted_step: Number of the step in which it was last admitted; larger is later.
     """
 
@@ -104,7 +104,7 @@ class Arrived:
 
 @frozen
 class Scheduled:
-    """A request was given `tokens` tokens of a step's budget; 0 for a sample that took over another's prompt."""
+    """A request was given `tokens` tokens of a step's budget; 0: it took over another sample's prompt."""
 
     id: str
     tokens: int

@@ -204,7 +204,8 @@ def prefix_caching_warning(policy: SchedulerPolicy, is_on: bool) -> str:
         return ""
     return (
         f"scheduler policy {type(policy).__qualname__} orders by what the prefix cache holds, and prefix "
-        f"caching is off: set enable_prefix_caching, or choose another scheduling_policy"
+        f"caching is off: set enable_prefix_caching (--enable-prefix-caching), or choose "
+        f"another scheduling_policy"
     )
 
 

@@ -14,6 +14,7 @@ from attrs import asdict, fields, frozen
 
 from vtcore.config.structure import structure
 from vtcore.errors import ConfigError
+from vtcore.simulation.whole_file import write_whole
 
 
 @frozen
@@ -118,4 +119,4 @@ def read_cost_model(path: str) -> dict[str, Any]:
 
 def write_cost_model(model: CostModel, path: str) -> None:
     """Write it as a JSON file for `--cost-file`."""
-    Path(path).write_text(json.dumps(asdict(model), indent=2) + "\n", encoding="utf-8")
+    write_whole(path, [json.dumps(asdict(model), indent=2).encode() + b"\n"])

@@ -7,24 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 
-from vtcore.errors import HostError
+from vtcore.errors import HostError, UsageError
 from vtcore.host.installed import pip_command
 from vtcore.simulation.simulate import PolicyRun
+from vtcore.simulation.whole_file import write_whole
 
 _MAX_POINTS = 2000
 """Points of a curve; more cannot be seen."""
 
 
-def check_can_plot() -> None:
+def check_can_plot(path: str) -> None:
     """Refuse before the simulation what would fail after it.
 
     Raises:
+        UsageError: The name is not that of a PNG file.
         HostError: matplotlib is not installed.
     """
+    if not path.lower().endswith(".png"):
+        raise UsageError(f"--plot: {path} does not end in .png, and only PNG is drawn; name it so")
     if find_spec("matplotlib") is None:
         raise HostError(
             f"--plot needs matplotlib, which is not installed; {pip_command('install', 'vtcore[plot]')}"
@@ -65,4 +70,6 @@ def plot(runs: Sequence[PolicyRun], report: Mapping[str, Any], path: str) -> Non
     tenants.set_xticks(places, [name or "(none)" for name in names], rotation=30)
     tenants.legend()
     figure.suptitle(report["trace"]["about"])
-    figure.savefig(path, format="png", dpi=100)
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=100)
+    write_whole(path, [picture.getvalue()])

@@ -25,7 +25,7 @@ class Recorder:
         num_rows: Rows of the engine.
 
     Attributes:
-        tenants: Names, in order of first appearance in the trace. tenant_of: Of each request.
+        tenants: Names, in order of first appearance in the trace. tenant_of, priority_of: Of each request.
         arrival_s: When each request came; NaN until then.
         first_s, last_s: When its first and its latest token came.
         prompt_len, cached, num_output: Tokens of its prompt, those that a prefix hit gave it at its first
@@ -40,6 +40,7 @@ class Recorder:
         self.tenants = list(dict.fromkeys(request.tenant for request in requests))
         index_of = {tenant: index for index, tenant in enumerate(self.tenants)}
         self.tenant_of = [index_of[request.tenant] for request in requests]
+        self.priority_of = [request.priority for request in requests]
         self.arrival_s = [float("nan")] * size
         self.first_s = [float("nan")] * size
         self.last_s = [float("nan")] * size

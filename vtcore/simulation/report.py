@@ -19,7 +19,7 @@ SCHEMA = "vtcore.simulation/1"
 """Rises when a key of the report changes its meaning or goes."""
 
 MAX_TENANTS = 12
-"""Tenants that the table shows; the report has all."""
+"""Tenants, and priorities, that the table shows; the report has all."""
 
 
 def build_report(
@@ -71,7 +71,8 @@ def table(report: Mapping[str, Any]) -> str:
     policies = report["policies"]
     rows = [("", [str(one["policy"]) for one in policies])]
     rows += [(name, [show(one) for one in policies]) for name, show in _figures()]
-    rows += _tenant_rows(policies)
+    rows += _rows_of_each(policies, "tenants", lambda name: name or "(no tenant)")
+    rows += _rows_of_each(policies, "priorities", lambda name: f"priority {name}")
     width = max(len(name) for name, _ in rows)
     widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(policies))]
     lines = [
@@ -99,14 +100,17 @@ def _figures() -> Iterator[tuple[str, Callable[[Mapping[str, Any]], str]]]:
     yield "seconds in all", lambda one: f"{one['makespan_s']:,.1f}"
 
 
-def _tenant_rows(policies: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    names = list(policies[0]["tenants"])
+def _rows_of_each(
+    policies: Sequence[Mapping[str, Any]], key_of_all: str, title: Callable[[str], str]
+) -> list[tuple[str, list[str]]]:
+    """Rows for each tenant or priority, where there are several."""
+    names = list(policies[0][key_of_all])
     if len(names) < 2:
         return []
     return [
         (
-            f"{figure} of {name or '(no tenant)'} ms",
-            [_ms(one["tenants"][name][key]) for one in policies],
+            f"{figure} of {title(name)} ms",
+            [_ms(one[key_of_all][name][key]) for one in policies],
         )
         for figure, key in (("TTFT p90", "p90_ttft_s"), ("latency", "mean_latency_s"))
         for name in names[:MAX_TENANTS]

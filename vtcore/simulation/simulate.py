@@ -74,7 +74,14 @@ def prepare_policies(
     args = {name: [""] * len(requests) for name in made}
     problems = []
     for index, request in enumerate(requests):
-        for name, policy in (takers or made).items() if request.policy_args else ():
+        if request.policy_args and not takers:
+            problems.append(
+                f"{request.place}: policy_args are given, and {' and '.join(made)} of the comparison "
+                f"{'takes' if len(made) == 1 else 'take'} none; leave them out, or compare a policy that "
+                f"takes them"
+            )
+            continue
+        for name, policy in takers.items() if request.policy_args else ():
             try:
                 args[name][index] = check_policy_args(policy, request.policy_args)
             except RequestError as error:

@@ -82,6 +82,7 @@ def summarize(run: PolicyRun, weights: Mapping[str, float]) -> dict[str, Any]:
         "breaches": run.breaches,
         "jain_index": None if fairness is None else _rounded(fairness),
         "tenants": tenants,
+        "priorities": _priorities(record, first - arrival, last - arrival),
         "counters": dict(run.counters),
     }
 
@@ -99,16 +100,30 @@ def _tenants(
         seconds, weight = float(record.contended_s[index]), weights.get(name, 1.0)
         rate = int(record.contended_tokens[index]) / seconds / weight if seconds else None
         found[name] = {
-            "num_requests": int(own.sum()),
             "weight": weight,
-            "mean_ttft_s": _rounded(float(ttft[own].mean())),
-            "p90_ttft_s": _rounded(float(np.percentile(ttft[own], 90))),
-            "mean_latency_s": _rounded(float(latency[own].mean())),
+            **_times(ttft[own], latency[own]),
             "contended_s": _rounded(seconds),
             "contended_tokens": int(record.contended_tokens[index]),
             "served_per_s_and_weight": None if rate is None else _rounded(rate),
         }
     return found
+
+
+def _priorities(record: Recorder, ttft: NDArray[np.float64], latency: NDArray[np.float64]) -> dict[str, Any]:
+    """By priority as text, as JSON has keys, the lowest number first."""
+    priority_of = np.array(record.priority_of)
+    owns = {str(priority): priority_of == priority for priority in sorted(set(record.priority_of))}
+    return {name: _times(ttft[own], latency[own]) for name, own in owns.items()}
+
+
+def _times(ttft: NDArray[np.float64], latency: NDArray[np.float64]) -> dict[str, Any]:
+    """Of one tenant's or one priority's requests."""
+    return {
+        "num_requests": int(ttft.size),
+        "mean_ttft_s": _rounded(float(ttft.mean())),
+        "p90_ttft_s": _rounded(float(np.percentile(ttft, 90))),
+        "mean_latency_s": _rounded(float(latency.mean())),
+    }
 
 
 def _rounded(value: float) -> float:

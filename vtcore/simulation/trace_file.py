@@ -6,8 +6,10 @@ Does not: judge a request against a model's limits; `check_trace_fits` does.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, BinaryIO
 
 from attrs import NOTHING, asdict, fields
 
@@ -16,11 +18,14 @@ from vtcore.config.text_values import parse_mapping
 from vtcore.errors import ConfigError
 from vtcore.request_checks import Problems
 from vtcore.simulation.trace import TraceRequest, raise_problems
+from vtcore.simulation.whole_file import write_whole
 from vtcore.suggest import did_you_mean
 
 KEYS: tuple[str, ...] = tuple(one.name for one in fields(TraceRequest) if one.name != "place")
 """Of a line; docs/howto/simulate.md says what each means."""
 
+STDIN = "-"
+"""Instead of a path: the trace is read from standard input."""
 MAX_TOKENS = 2**31 - 1
 MAX_SECONDS = 1e9
 """Times beyond some thirty years lose the microseconds that steps take."""
@@ -32,7 +37,8 @@ def read_trace(path: str) -> tuple[TraceRequest, ...]:
     """Read a trace.
 
     Args:
-        path: A file of lines; blank ones are skipped. A request without an `id` gets its line's number.
+        path: A file of lines, or `STDIN`; blank ones are skipped. A request without an `id` gets
+            its line's number.
 
     Raises:
         ConfigError: The file cannot be read or has no request, or lines are wrong: a sentence for each.
@@ -46,10 +52,11 @@ def read_trace(path: str) -> tuple[TraceRequest, ...]:
             problems.append(f"{place}: {'; '.join(check.sentences)}")
         else:
             requests[request.id] = request
-    raise_problems(problems, f"lines of {path} are wrong")
+    name = name_of(path)
+    raise_problems(problems, f"lines of {name} are wrong")
     if not requests:
         raise ConfigError(
-            f'{path} has no request; write lines like {{"arrival_s": 0, "prompt_tokens": 100, '
+            f'{name} has no request; write lines like {{"arrival_s": 0, "prompt_tokens": 100, '
             f'"output_tokens": 20}}'
         )
     return tuple(requests.values())
@@ -61,9 +68,12 @@ def write_trace(requests: Iterable[TraceRequest], path: str) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    with open(path, "w", encoding="utf-8") as file:
-        for request in requests:
-            file.write(json.dumps(_as_line(request)) + "\n")
+    write_whole(path, (json.dumps(_as_line(request)).encode() + b"\n" for request in requests))
+
+
+def name_of(path: str) -> str:
+    """How messages call a trace."""
+    return "stdin" if path == STDIN else path
 
 
 def _as_line(request: TraceRequest) -> dict[str, Any]:
@@ -80,13 +90,21 @@ def _as_line(request: TraceRequest) -> dict[str, Any]:
 
 def _lines(path: str) -> Iterator[tuple[str, int, bytes]]:
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             for number, line in enumerate(file, start=1):
                 text = line.removeprefix(_BOM) if number == 1 else line
                 if text.strip():
-                    yield f"{path}:{number}", number, text
+                    yield f"{name_of(path)}:{number}", number, text
     except OSError as error:
-        raise ConfigError(f"$.trace: {path} cannot be read: {error.strerror or error}") from error
+        raise ConfigError(f"$.trace: {name_of(path)} cannot be read: {error.strerror or error}") from error
+
+
+def _opened(path: str) -> AbstractContextManager[BinaryIO]:
+    if path != STDIN:
+        return open(path, "rb")
+    if sys.stdin is None:
+        raise ConfigError("$.trace: stdin is closed; pipe a trace into it, or name a file")
+    return nullcontext(sys.stdin.buffer)
 
 
 def _request(

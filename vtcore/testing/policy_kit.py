@@ -239,9 +239,7 @@ class SchedulerPolicyConformance(ConformanceKit):
         random = Random(0)
         for trial in range(self.num_trials):
             size, ctx = sizes[trial % len(sizes)], any_context(random)
-            window = [
-                any_waiting_view(random, f"r{i}", self.possible_args(), ctx.now_s) for i in range(size)
-            ]
+            window = [any_waiting_view(random, f"r{i}", self.possible_args(), ctx.now_s) for i in range(size)]
             given = list(window)
             order = list(ask(policy, policy.order, window, ctx))
             assert window == given, "order changed the window it was given"

@@ -34,8 +34,8 @@ class PolicyRun:
 
     Args:
         unfinished: Ids of requests that had not ended when the run was broken off.
-        breaches: Times the core replaced the policy's answer. first_breach: The log line of the first, and with
-            what the policy was called if it raised.
+        breaches: Times the core replaced the policy's answer. first_breach: The log line of the first, and
+            with what the policy was called if it raised.
     """
 
     unfinished: frozenset[str]

@@ -317,6 +317,7 @@ def run_schedule(
         make_executor=make_executor,
         step_budget=case.budget,
         is_policy_timed=False,
+        may_never_hit=True,
         clock=lambda: float(run.tick),
         check=check_invariants,
     )
