@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -195,10 +196,11 @@ assert "torch" not in sys.modules
 
 def child(lock: PluginLock, path: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter that is given a lock and resolves the plugins itself."""
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return subprocess.run(
         [sys.executable, "-c", CHILD],
         input=lock.to_json(),
-        env={"PYTHONPATH": path, "PATH": ""},
+        env={"PYTHONPATH": os.pathsep.join(filter(None, (path, *inherited))), "PATH": ""},
         capture_output=True,
         text=True,
         check=False,
