@@ -33,7 +33,7 @@ class Moe(ArchSubject):
 class TestQwen35Moe(Moe, ArchConformance):
     hf_config = released(vocab_size=48, max_position_embeddings=512)
     layout = "mixed within layers"
-    num_schedules = 8
+    num_schedules = 25
     bfloat16_bound = MeasuredBound(
         within=18,
         beyond=8,
