@@ -5,6 +5,7 @@
 SHELL := /bin/sh
 PY := .venv/bin/python
 DEMO := .demo/qwen3_5_dense-tiny
+KERNEL_CACHE := $(CURDIR)/build/triton
 BOOTSTRAP := $(or $(shell command -v python3),$(PYTHON),python3) tools/bootstrap.py
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -15,11 +16,11 @@ ifneq ($(filter-out 0 false,$(CI)),)
 PYTEST += -W error
 endif
 
-.PHONY: help env env-dev demo test test-plugin test-slow lint format types bench docs dist clean clean-env
+.PHONY: help env env-dev demo test test-plugin test-slow test-kernels test-gpu lint format types bench docs dist clean clean-env
 
 help: ## Show the targets.
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | \
-		while IFS='|' read -r name text; do printf '  %-11s %s\n' "$$name" "$$text"; done
+		while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
 
 env: ## Make .venv with vtcore, its plugins and torch.
 	@$(BOOTSTRAP)
@@ -34,15 +35,25 @@ demo: env ## Write a tiny checkpoint of random weights and generate text with it
 	@.venv/bin/vtcore generate $(DEMO) --prompt "The quick brown fox" --max-tokens 32
 	@echo "next: docs/quickstart.md"
 
-test: env-dev ## Run every test that is not slow.
-	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+test: env-dev ## Run every test that is not slow; those of kernels are left to test-kernels.
+	$(PYTEST) -m "not slow and not kernels" $(PYTEST_ARGS)
 
 test-plugin: env-dev ## Run one plugin's tests with nothing but what it declares: P=NAME.
 	@$(PY) tools/plugin_tests.py "$(P)" -m "not slow" $(PYTEST_ARGS)
 
 test-slow: env-dev ## Run the slow tests.
-	@status=0; $(PY) -m pytest -m slow --collect-only -qq >/dev/null 2>&1 || status=$$?; \
-	if [ $$status -eq 5 ]; then echo "no slow tests"; else $(PYTEST) -m slow $(PYTEST_ARGS); fi
+	@status=0; $(PY) -m pytest -m "slow and not kernels" --collect-only -qq >/dev/null 2>&1 || status=$$?; \
+	if [ $$status -eq 5 ]; then echo "no slow tests"; else $(PYTEST) -m "slow and not kernels" $(PYTEST_ARGS); fi
+
+# Two runs, since Triton decides while kernels are imported whether it interprets or compiles them.
+test-kernels: env-dev ## Run the kernels in Triton's interpreter, then compile all of them for sm_90.
+	TRITON_INTERPRET=1 $(PYTEST) -m kernels $(wildcard tests/kernels plugins/*/tests/kernels) $(PYTEST_ARGS)
+	TRITON_CACHE_DIR="$(KERNEL_CACHE)" $(PYTEST) -m kernels \
+		$(wildcard tests/kernel_compile plugins/*/tests/kernel_compile) $(PYTEST_ARGS)
+
+test-gpu: env-dev ## On a machine with a GPU: the kernels there, and engines against transformers' float64.
+	@$(PY) -c "import torch, sys; sys.exit(None if torch.cuda.is_available() else 'torch sees no GPU here')"
+	$(PY) -m pytest -m "gpu or kernels" $(PYTEST_ARGS)
 
 lint: env-dev ## Check style and format.
 	$(PY) -m ruff check .

@@ -55,9 +55,10 @@ def test_floors_and_tested_versions_are_those_of_the_project() -> None:
 def test_every_dtype_and_device_that_is_served_is_named_as_served() -> None:
     for dtype in set(DTYPES) - {"auto"}:
         assert "not yet" not in rows()[f"`{dtype}`"]
-    for name in set(DEVICES) - {"auto"}:
-        assert rows()[name.upper()].startswith("served")
-    assert rows()["NVIDIA GPU"] == "not yet" or "cuda" in DEVICES
+    names = {"cpu": "CPU", "cuda": "NVIDIA GPU"}
+    assert set(names) == set(DEVICES) - {"auto"}
+    for name in names.values():
+        assert rows()[name].startswith("served")
 
 
 def test_every_installed_architecture_of_this_repository_is_named() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from attrs import NOTHING, Attribute, fields
 from attrs import Factory as AttrsFactory
 from reference_tables import code, table, vllm_lines
+from reference_texts import CONFIGURATION_INTRODUCTION, GPU_SECTION
 
 from vtcore.cli.engine_flags import add_engine_flags
 from vtcore.cli.explain import errors_markdown
@@ -46,8 +47,8 @@ VARIABLES: Mapping[str, str] = {
     "VTCORE_PLUGINS": "names of installed plugins that may load, between commas; empty: none; unset: all",
     "VTCORE_PLUGINS_BLOCK": "names of installed plugins that are not loaded",
     "VTCORE_CACHE_DIR": "where compiled kernels are kept; default: `vtcore` below `XDG_CACHE_HOME`",
-    "VT_ASYNC_RUNNER": "begins with 0: `async_scheduling` is off; anything else changes nothing",
-    "VT_ASYNC_SCHED": "begins with 0: `async_scheduling` is off; anything else is refused",
+    "VT_ASYNC_RUNNER": "begins with 0: `async_scheduling` is off, unless the next one says on; else nothing",
+    "VT_ASYNC_SCHED": "wins over `async_scheduling`; begins with 0: off; anything else: on",
     "VT_ENABLE_JUMP_FORWARD": "wins over `enable_jump_forward`; on: 1, true, TRUE, on; off: all else",
     "VTCORE_PREFIX_CACHING_HASH_SEED": "the option `prefix_caching_hash_seed`; random: 32 random bytes",
     "VLLM_PREFIX_CACHING_HASH_SEED": "the same, where the one above is unset",
@@ -78,7 +79,8 @@ def legal_values(option: Attribute[Any]) -> str:
     """The limits of an option, as its metadata has them."""
     low, high, choices, words = (option.metadata[key] for key in ("at_least", "at_most", "choices", "words"))
     if choices:
-        return ", ".join(code(choice) for choice in choices)
+        numbered = [f"{choice}:N" for choice in option.metadata["numbered"]]
+        return ", ".join(code(choice) for choice in (*choices, *numbered))
     limits = ""
     if low is not None and high is not None:
         limits = f"{numeral(low)} to {numeral(high)}"
@@ -130,6 +132,8 @@ def configuration_page() -> str:
         "",
         *table(["option", "flag", "variable", "type", "legal", "meaning and default"], options),
         "",
+        *GPU_SECTION.strip().split("\n"),
+        "",
         "## Sampling parameters",
         "",
         "Fields of `SamplingParams`; names and defaults are vLLM's.",
@@ -150,39 +154,6 @@ def configuration_page() -> str:
         *vllm_lines(),
     ]
     return "\n".join(lines) + "\n"
-
-
-CONFIGURATION_INTRODUCTION = """
-An option may be given in four places. The first in this list that gives it wins:
-
-1. a keyword of `LLM(...)` or a flag of the command line;
-2. a file, `--config FILE`: TOML, or by the end of its name YAML (`.yaml`, `.yml`) or JSON (`.json`);
-3. a variable `VTCORE_<OPTION>`;
-4. nobody: vtcore decides, from the architecture, the checkpoint and the machine.
-
-Names are vLLM's where the meaning is the same. In files `-` and `_` in names are the same. Unknown names,
-wrong types and illegal values are errors, all named at once. An option that this version does not serve is an
-error too, never ignored. `vtcore check MODEL` shows every resolved value and where it came from.
-
-In flags and variables a mapping is a JSON object, and lists in variables have commas between their texts. On
-the command line a mapping may be given key by key: `--override-generation-config.top_k 20`. Whole numbers may
-have a unit: `32k` is 32,000, `32K` is 32,768, `4G` is 4 times 2**30.
-
-`vtcore.toml`: an example.
-
-```toml
-max_model_len = 4096
-max_num_seqs = 4
-dtype = "float32"
-
-[override_generation_config]
-temperature = 0.7
-```
-
-```sh
-vtcore check MODEL --config vtcore.toml
-```
-"""
 
 
 def sampling_rows() -> list[list[str]]:

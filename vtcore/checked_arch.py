@@ -19,6 +19,7 @@ from vtcore.interfaces.model_arch import (
     CacheContext,
     Model,
     ModelArch,
+    ModelCosts,
     ModelDims,
     ParamPart,
     ParamRule,
@@ -120,6 +121,15 @@ class CheckedArch(ModelArch):
         if not isinstance(draw, Mapping):
             raise self._fault(member, f"is {draw!r}, not a mapping")
         return draw
+
+    def costs(self) -> ModelCosts:
+        """The arch's word; no number is below that of an arch that says nothing."""
+        costs = self._typed("costs()", self._ask("costs()", self._arch.costs), ModelCosts)
+        for field in fields(ModelCosts):
+            found = getattr(costs, field.name)
+            if type(found) is not int or found < int(field.default or 0):
+                raise self._fault("costs()", f"has {field.name} {found!r}, not an integer >= {field.default}")
+        return costs
 
     def validate_layers(self, layers: Sequence[int]) -> None:
         """The arch's word.

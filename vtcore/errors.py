@@ -181,7 +181,7 @@ class HostError(VtcoreError):
 
 
 class DeviceError(HostError):
-    """A device is present and cannot be used; the engine does not fall back in silence."""
+    """A device is present, or asked for, and cannot be used; the engine does not fall back in silence."""
 
     code = "VT302"
 

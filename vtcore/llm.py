@@ -21,8 +21,9 @@ from vtcore.engine.engine import Engine
 from vtcore.engine.frontend import TextParts, build_frontend, load_text_parts
 from vtcore.engine.metrics import Metric, collect_metrics
 from vtcore.errors import ConfigError, RequestError
+from vtcore.internals import Internals
 from vtcore.lifetime import LifetimeEvent
-from vtcore.loader import Internals, load_core
+from vtcore.loader import load_core
 from vtcore.outputs import RequestOutput
 from vtcore.registry import PluginRegistry
 from vtcore.request import Prompt, RenderedPrompt, SamplingParams

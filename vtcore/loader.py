@@ -6,7 +6,7 @@ missing ones belong to parts that do not exist yet.
 
 from __future__ import annotations
 
-import time
+import gc
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,27 +21,29 @@ from vtcore.config.env import Environment, read_environment
 from vtcore.config.options import UserOptions
 from vtcore.engine.build import build_core
 from vtcore.engine.core import EngineCore
-from vtcore.errors import ConfigError
-from vtcore.execution.checked_model import CheckedModel
-from vtcore.execution.executor import Executor, InlineExecutor
+from vtcore.execution.executor import Executor
 from vtcore.execution.model_runner import ModelRunner
-from vtcore.interfaces.model_arch import BuildContext, Model, ModelArch
+from vtcore.host.preflight import prepare_gpu_start
+from vtcore.interfaces.model_arch import Model, ModelArch
 from vtcore.interfaces.scheduler_policy import SchedulerPolicy
 from vtcore.interfaces.step import LayerCache
+from vtcore.internals import Internals
 from vtcore.kv_cache.allocator import allocate_caches
 from vtcore.kv_cache.available_memory import available_host_bytes
 from vtcore.kv_cache.planner import MemoryPlan, plan_memory
-from vtcore.layers.dtypes import DTYPES, acc_dtype
-from vtcore.layers.linear import SingleRank, build_grouped_linear, build_linear
+from vtcore.layers.dtypes import DTYPES
 from vtcore.lifetime import Lifetime, LifetimeEvent
-from vtcore.ops.dispatch import resolve_ops
+from vtcore.model_build import build_model
+from vtcore.ops.dispatch import check_overrides
 from vtcore.planning import (
     PlannedCore,
+    available_bytes,
     check_prefix_caching,
     collect_cache_specs,
     find_checkpoint,
     make_policy,
     open_weights,
+    plan_for_show,
     plan_limits,
     resolve_for_arch,
 )
@@ -50,40 +52,6 @@ from vtcore.registry import PluginRegistry
 
 if TYPE_CHECKING:
     import torch
-
-    from vtcore.speculation.drafter import Drafter
-
-
-@frozen(kw_only=True)
-class Internals:
-    """Switches that have no public option yet; tests turn them.
-
-    Args:
-        depth: Frames in flight at most, 1 or 2.
-        drafter: Proposes drafts; `captured_k` says how many a step may verify.
-        choose_k: Sampled rows -> drafts to propose, one of `captured_k`.
-        make_executor: Wraps the runner.
-        step_budget: Replaces max_num_batched_tokens, below its floor too.
-        is_policy_timed: Whether the policy's time limit holds.
-        may_never_hit: Whether prefix caching may be asked for where no prefix is long enough.
-        check: Called after every step of the core.
-    """
-
-    depth: int = 1
-    drafter: Drafter | None = None
-    captured_k: tuple[int, ...] = (0,)
-    choose_k: Callable[[int], int] | None = None
-    make_executor: Callable[[ModelRunner], Executor] = InlineExecutor
-    step_budget: int | None = None
-    is_policy_timed: bool = True
-    may_never_hit: bool = False
-    clock: Callable[[], float] = time.monotonic
-    check: Callable[[EngineCore], None] | None = None
-
-    @property
-    def k_max(self) -> int:
-        """Drafts verified per step at most."""
-        return max(self.captured_k)
 
 
 @define(eq=False, slots=False)
@@ -224,10 +192,20 @@ def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: b
                 hf_config,
                 registry,
                 internals,
+                only_plan,
+            )
+            check_overrides(
+                config.model.device.partition(":")[0],
+                config.model.op_overrides,
+                arch.ops(),
+                batch_invariant=config.model.batch_invariant,
+                imports=not only_plan,
             )
         policy = make_policy(registry, config.scheduler.scheduling_policy, config.scheduler.policy_config)
         if given.on_config is not None:
             given.on_config(config, checkpoint)
+        if config.model.is_gpu and not only_plan:
+            prepare_gpu_start(config.model.device, environment.cache_dir)
 
     with lifetime.step(6, "pools"):
         specs = collect_cache_specs(registry, arch, config, internals)
@@ -240,8 +218,8 @@ def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: b
                 stored = open_weights(checkpoint, arch, config, only_plan)
             dtype = DTYPES[config.model.dtype]
             weight_bytes = estimate_parameter_bytes(arch, stored.names().keys(), dtype)
-        limits = plan_limits(config, internals, weight_bytes, available_host_bytes(), registry)
-        plan = plan_memory(specs, evolve(limits, available_bytes=None) if only_plan else limits)
+        limits = plan_limits(config, internals, weight_bytes, available_bytes(config), registry)
+        plan = plan_for_show(specs, limits) if only_plan else plan_memory(specs, limits)
         if not internals.may_never_hit:
             check_prefix_caching(config, plan)
         config = config.fitted(plan.max_model_len)
@@ -262,42 +240,39 @@ def _plan(lifetime: Lifetime, given: _Inputs, internals: Internals, only_plan: b
 
 
 def _build(lifetime: Lifetime, planned: PlannedCore, internals: Internals) -> LoadedCore:
-    arch, config, plan = planned.arch, planned.config, planned.plan
-    owner = str(planned.registered)
+    arch, config, device = planned.arch, planned.config, planned.config.model.device
+    owner, on_gpu = str(planned.registered), planned.config.model.is_gpu
 
     with lifetime.step(8, "weights"), naming_arch(owner):
-        dtype = DTYPES[config.model.dtype]
-        parameters = load_parameters(arch, planned.stored, dtype, config.model.device)
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)
+        parameters = load_parameters(arch, planned.stored, DTYPES[config.model.dtype], device)
         planned.stored.close()
+
+    with lifetime.step(10, "model"):
+        if on_gpu:
+            # Here, because a CPU needs nothing of it.
+            from vtcore.gpu_start import compile_for_device, measured_limits, warm_up
+
+            compile_for_device(planned, internals)
+        built = build_model(planned, parameters, device, internals)
+        if on_gpu:
+            limits = measured_limits(planned, internals, built)
+        else:
+            limits = plan_limits(config, internals, 0, available_host_bytes(), planned.registry)
 
     with lifetime.step(11, "caches"):
         # Weights are in memory now, so only the caches still have to fit.
-        limits = plan_limits(config, internals, 0, available_host_bytes(), planned.registry)
-        plan_memory(planned.specs, limits)
-        caches = allocate_caches(plan, internals.k_max, config.model.device)
+        plan = evolve(plan_memory(planned.specs, limits), weight_bytes=parameters.num_bytes)
+        config = config.fitted(plan.max_model_len)
+        caches = allocate_caches(plan, internals.k_max, device)
 
-    with lifetime.step(13, "model"), naming_arch(owner):
-        model = _build_model(arch, parameters, config, plan, internals)
-        checked = CheckedModel(
-            model,
-            owner,
-            hidden_size=arch.dims.hidden_size,
-            vocab_size=arch.dims.vocab_size,
-            num_aux=0 if internals.drafter is None else len(internals.drafter.aux_layers),
-            dtype=dtype,
-            device=config.model.device,
-        )
-        checked.bind(caches)
-        runner = ModelRunner(
-            checked,
-            plan,
-            caches,
-            vocab_size=arch.dims.vocab_size,
-            max_num_seqs=config.scheduler.max_num_seqs,
-            k_max=internals.k_max,
-            drafter=internals.drafter,
-            device=config.model.device,
-        )
+    with lifetime.step(13, "runner"), naming_arch(owner):
+        runner = built.runner(plan, caches)
+
+    if on_gpu:
+        with lifetime.step(14, "warmup", close=gc.unfreeze), naming_arch(owner):
+            warm_up(runner, config, internals, plan.max_model_len)
 
     with lifetime.step(15, "core", close=lambda: _quiesce(core)):
         core = _build_core(config, plan, planned.policy, internals.make_executor(runner), internals)
@@ -310,43 +285,12 @@ def _build(lifetime: Lifetime, planned: PlannedCore, internals: Internals) -> Lo
         planned.policy,
         plan,
         parameters,
-        caches,
-        model,
+        caches.layers,
+        built.model,
         runner,
         core,
         lifetime,
     )
-
-
-def _build_model(
-    arch: ModelArch,
-    parameters: LoadedParameters,
-    config: EngineConfig,
-    plan: MemoryPlan,
-    internals: Internals,
-) -> Model:
-    aux_layers = () if internals.drafter is None else internals.drafter.aux_layers
-    try:
-        arch.validate_layers(aux_layers)
-    except ValueError as error:
-        raise ConfigError(f"the drafter's {error}") from error
-    dtype = DTYPES[config.model.dtype]
-    model = arch.build(
-        BuildContext(
-            dtype=dtype,
-            acc_dtype=acc_dtype(dtype),
-            device=config.model.device,
-            ops=resolve_ops(config.model.device, arch_ops=arch.ops()),
-            linear=lambda name: build_linear(*parameters.hand_over(name)),
-            grouped_linear=lambda name: build_grouped_linear(*parameters.hand_over_groups(name)),
-            param=parameters.param,
-            parallel=SingleRank(),
-            aux_layers=aux_layers,
-            max_position=plan.max_model_len,
-        )
-    )
-    parameters.check_all_used()
-    return model
 
 
 def _build_core(
@@ -362,7 +306,7 @@ def _build_core(
         plan,
         policy,
         executor,
-        depth=internals.depth,
+        depth=internals.frames(config.scheduler.async_scheduling),
         step_budget=internals.step_budget,
         captured_k=internals.captured_k,
         choose_k=internals.choose_k,

@@ -5,8 +5,7 @@ Does not: order the steps; loader.py does, once, for the engine and for `vtcore 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
@@ -19,22 +18,24 @@ from vtcore.config.options import UserOptions
 from vtcore.config.plugin_settings import check_settings_class, read_settings
 from vtcore.config.resolve import ArchFacts, resolve_config
 from vtcore.config.shown import shown
-from vtcore.errors import ConfigError, PluginError, PluginLoadError, VtcoreError
+from vtcore.errors import ConfigError, MemoryPlanError, PluginError, PluginLoadError, VtcoreError
 from vtcore.host.gpu import probe_gpus
+from vtcore.host.gpu_memory import read_gpu_memory
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec, Slot, Whole
 from vtcore.interfaces.model_arch import CacheContext, ModelArch
 from vtcore.interfaces.registry_entries import ArchEntry
 from vtcore.interfaces.scheduler_policy import SchedulerPolicy
-from vtcore.kv_cache.planner import MemoryPlan, PlanLimits
+from vtcore.kv_cache.available_memory import available_host_bytes
+from vtcore.kv_cache.planner import MemoryPlan, PlanLimits, plan_memory
 from vtcore.kv_cache.spec_answers import SpecAnswers
 from vtcore.registry import PluginRegistry, Registered
+from vtcore.scheduling.chunk_end import INVARIANT_CHUNK
 from vtcore.scheduling.policy_version import newer_members
 
 if TYPE_CHECKING:
     from vtcore.checkpoint.format import CheckpointFormat
-    from vtcore.loader import Internals
-
-_log = logging.getLogger(__name__)
+    from vtcore.execution.gpu_memory import StepMemory
+    from vtcore.internals import Internals
 
 
 @frozen(kw_only=True)
@@ -96,7 +97,8 @@ def open_weights(
     from vtcore.checkpoint.safetensors import SafetensorsFormat
 
     if only_configs or config.model.load_format == "dummy":
-        return DummyFormat(arch, config.model.seed)
+        device = "cpu" if only_configs else config.model.device
+        return DummyFormat(arch, config.model.seed, device)
     return SafetensorsFormat(checkpoint.directory)
 
 
@@ -109,8 +111,12 @@ def resolve_for_arch(
     hf_config: Mapping[str, Any],
     registry: PluginRegistry,
     internals: Internals,
+    only_plan: bool = False,
 ) -> EngineConfig:
     """Decide every setting for one arch.
+
+    Args:
+        only_plan: Whether nothing will run; a GPU that the user names need not be here then.
 
     Raises:
         PluginError: A cache spec of the arch has no owner, or no lifetime.
@@ -136,11 +142,7 @@ def resolve_for_arch(
     )
     is_cpu = options.device == "cpu"
     gpu = None if is_cpu else probe_gpus(hidden=environment.gpus_hidden)
-    config = resolve_config(options, facts, environment, sources=sources, gpu=gpu)
-    if gpu is not None and gpu.names and options.device in (None, "auto") and config.model.device == "cpu":
-        # A slow start must not look like the best this machine can do.
-        _log.warning("device cpu: %s", config.origins["model.device"].note)
-    return config
+    return resolve_config(options, facts, environment, sources=sources, gpu=gpu, only_plan=only_plan)
 
 
 def make_policy(registry: PluginRegistry, name: str, policy_config: Mapping[str, Any]) -> SchedulerPolicy:
@@ -245,26 +247,83 @@ def check_prefix_caching(config: EngineConfig, plan: MemoryPlan) -> None:
     )
 
 
+def available_bytes(config: EngineConfig) -> int | None:
+    """Memory that this engine may use, weights included, before any of it is loaded.
+
+    Returns:
+        Of the host, or of the GPU: its share by gpu_memory_utilization, less what is in use now. None where
+        nobody says, as without the GPU.
+    """
+    if not config.model.is_gpu:
+        return available_host_bytes()
+    memory = read_gpu_memory(config.model.device)
+    if memory is None:
+        return None
+    share = config.cache.gpu_memory_utilization or 1.0
+    return max(0, int(memory.total_bytes * share) - (memory.total_bytes - memory.free_bytes))
+
+
+def plan_for_show(specs: Sequence[KVCacheSpec], limits: PlanLimits) -> MemoryPlan:
+    """The plan that was asked for, whatever memory there is.
+
+    Where the memory sizes the pools, and leaves too little, it is that of one request of the longest length.
+
+    Raises:
+        VtcoreError: As `plan_memory`, but for memory that does not suffice.
+    """
+    limits = evolve(limits, available_bytes=None)
+    try:
+        return plan_memory(specs, limits)
+    except MemoryPlanError:
+        if not limits.budget_from or limits.num_blocks is not None:
+            raise
+    one = -(-limits.max_model_len // limits.block_size)
+    return plan_memory(specs, evolve(limits, num_blocks=one, kv_cache_memory_bytes=None))
+
+
 def plan_limits(
     config: EngineConfig,
     internals: Internals,
     weight_bytes: int,
     available_bytes: int | None,
     registry: PluginRegistry,
+    *,
+    step_memory: StepMemory | None = None,
 ) -> PlanLimits:
-    """What sizes the pools."""
+    """What sizes the pools.
+
+    Where neither num_blocks nor kv_cache_memory_bytes does, as on a GPU, it is what weights and steps leave
+    of the available memory; where that is unknown, as without the GPU, one request of the longest length.
+
+    Args:
+        weight_bytes: That are not in memory yet.
+        available_bytes: As `available_bytes` says, or None for no limit; without effect with `step_memory`.
+        step_memory: Measured on the GPU, weights loaded.
+    """
+    cache = config.cache
+    if step_memory is not None:
+        available_bytes = max(0, step_memory.cache_bytes(cache.gpu_memory_utilization or 1.0))
+    num_blocks, num_bytes, budget_from = cache.num_blocks, cache.kv_cache_memory_bytes, ""
+    if num_blocks is None and num_bytes is None:
+        budget_from = f"gpu_memory_utilization={cache.gpu_memory_utilization} of {config.model.device}"
+        if available_bytes is None:
+            num_blocks = -(-config.model.max_model_len // cache.block_size)
+        else:
+            num_bytes = max(0, available_bytes - weight_bytes)
     budget = internals.step_budget or config.scheduler.max_num_batched_tokens
     return PlanLimits(
         block_size=config.cache.block_size,
-        num_blocks=config.cache.num_blocks,
-        kv_cache_memory_bytes=config.cache.kv_cache_memory_bytes,
+        num_blocks=num_blocks,
+        kv_cache_memory_bytes=num_bytes,
+        budget_from=budget_from,
         max_num_seqs=config.scheduler.max_num_seqs,
         max_model_len=config.model.max_model_len,
         max_model_len_pinned=config.model.max_model_len_pinned,
-        max_query=budget * internals.depth,
+        max_query=budget * internals.frames(config.scheduler.async_scheduling),
         lookahead=0 if internals.drafter is None else internals.drafter.lookahead,
         k_max=internals.k_max,
         num_checkpoints=config.cache.num_state_checkpoints,
+        chunk=internals.chunk or (INVARIANT_CHUNK if config.model.batch_invariant else 1),
         available_bytes=available_bytes,
         weight_bytes=weight_bytes,
         spec_owners={kind: str(owner) for kind, owner in registry.kv_cache_specs.items()},

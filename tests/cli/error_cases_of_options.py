@@ -75,7 +75,24 @@ OPTIONS: dict[str, Case] = {
     ),
     "variable": option("VTCORE_NUM_BLOCKS: 'x'", argv=CHECK, patch=env(VTCORE_NUM_BLOCKS="x")),
     "variable unknown": option("VTCORE_NUM_BLOCK", argv=CHECK, patch=env(VTCORE_NUM_BLOCK="4")),
-    "forced async": bad("VT202", "VT_ASYNC_SCHED", argv=CHECK, patch=env(VT_ASYNC_SCHED="1")),
+    "invariant on the cpu": bad(
+        "VT202", "--batch-invariant: true is not served on device 'cpu'", argv=(*CHECK, "--batch-invariant")
+    ),
+    "device number": option("--device: 'cuda:x' is not served", argv=(*CHECK, "--device", "cuda:x")),
+    "device of others": bad("VT202", "--device: 'mps'", "cpu or cuda", argv=(*CHECK, "--device", "mps")),
+    "op unknown": option(
+        "--op-overrides.ropes: no such op; did you mean 'rope'?",
+        argv=(*CHECK, "--op-overrides.ropes", "naive"),
+    ),
+    "op implementation unknown": option(
+        "--op-overrides.rope: no implementation 'fast' serves it; choose naive",
+        argv=(*CHECK, "--op-overrides.rope", "fast"),
+    ),
+    "op function": option(
+        "--op-overrides.rope: 'no_such:f' cannot be imported",
+        "give the module:function of an op",
+        argv=(*HELLO, "--op-overrides.rope", "no_such:f"),
+    ),
     "not served": bad("VT202", "--tensor-parallel-size", argv=(*CHECK, "--tensor-parallel-size", "2")),
     "speculation": bad(
         "VT202", "--speculative-config", argv=(*CHECK, "--speculative-config", '{"method": "mtp"}')

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from vtcore.checkpoint.dummy import DummyFormat
 from vtcore.checkpoint.safetensors import SafetensorsFormat
@@ -15,6 +16,8 @@ from vtcore.checkpoint.writer import write_json
 from vtcore.cli import check as cli_check
 from vtcore.cli.main import main
 from vtcore.cli.make_checkpoint import make_checkpoint
+from vtcore.errors import DeviceError
+from vtcore.host.gpu_memory import GpuMemory
 from vtcore.llm import LLM
 
 
@@ -143,7 +146,7 @@ def test_what_is_off_says_why(config_only: Path, capsys: pytest.CaptureFixture[s
         "; --enable-prefix-caching turns it on, with 32 state checkpoints of 1.6 MiB together"
         in (off["prefix caching"])
     )
-    assert "one step in flight" in off["asynchronous scheduling"]
+    assert "it computes on the host's own cores" in off["asynchronous scheduling"]
 
 
 def test_state_checkpoints_take_what_was_foretold_once_they_are_on(
@@ -281,3 +284,90 @@ def test_sizes_stand_below_one_another_however_long_a_kind_is(
     ends = {re.search(r"\d (B|[KMG]iB)(?=  |$)", line).end() for line in lines}  # type: ignore[union-attr]
     assert len(lines) == 5
     assert len(ends) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_here_is_planned_for_and_its_memory_is_said_to_be_unknown(
+    config_only: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for device in ("cuda", "cuda:1"):
+        report = check(capsys, config_only, "--device", device)
+        config, memory = report["config"], report["memory"]
+        assert config["model.device"] == {"value": device, "origin": "command line"}
+        assert config["scheduler.max_num_seqs"] == {"value": 256, "origin": f"device: {device}"}
+        assert config["cache.gpu_memory_utilization"]["value"] == 0.92
+        assert config["cache.num_blocks"]["value"] is None
+        assert not {"asynchronous scheduling", "captured graphs"} & set(report["off"])
+        # One request of the longest length fits; nobody knows how many more.
+        length = config["model.max_model_len"]["value"]
+        assert memory["num_blocks"] == -(-length // config["cache.block_size"]["value"])
+        assert memory["max_model_len"] == length
+        assert (memory["available_bytes"], memory["device"]) == (None, device)
+        assert report["problems"] == []
+        assert report["notes"] == [
+            f"the memory of device {device} is unknown, since it is not seen here; the engine will fill "
+            f"gpu_memory_utilization 0.92 of it, what is shown holds one request of {length} tokens"
+        ]
+    [note] = check(capsys, config_only, "--device", "cuda", "--num-blocks", "16")["notes"]
+    assert note == "the memory of device cuda is unknown, since it is not seen here"
+    assert main(["check", str(config_only), "--device", "cuda"]) == 0
+    text = capsys.readouterr().out
+    assert "of what cuda has, which is unknown here" in text
+    assert "note: the memory of device cuda is unknown" in text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_here_starts_no_engine(full: Path) -> None:
+    with pytest.raises(DeviceError, match=r"device 'cuda': no NVIDIA GPU is here; .* or choose device"):
+        LLM(full, device="cuda")
+
+
+def test_the_memory_of_a_gpu_sizes_the_pools_or_is_a_problem(
+    config_only: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_memory(total: int, free: int) -> None:
+        monkeypatch.setattr("vtcore.planning.read_gpu_memory", lambda device: GpuMemory(total, free))
+
+    with_memory(2**30, 2**29)
+    flags = ("--device", "cuda", "--max-num-seqs", "4")
+    memory = check(capsys, config_only, *flags)["memory"]
+    assert memory["available_bytes"] == int(0.92 * 2**30) - 2**29
+    assert 0.9 * memory["available_bytes"] < memory["total_bytes"] <= memory["available_bytes"]
+    assert check(capsys, config_only, *flags)["notes"] == []
+    half = check(capsys, config_only, *flags, "--gpu-memory-utilization", "0.7")["memory"]
+    assert half["num_blocks"] < memory["num_blocks"] / 2
+    with_memory(2**30, 2**28)
+    assert main(["check", str(config_only), *flags, "--gpu-memory-utilization", "0.7", "--json"]) == 2
+    said = capsys.readouterr()
+    assert "error[VT230]: --gpu-memory-utilization 0.7 of cuda leaves 0 bytes" in said.err
+    report = json.loads(said.out)
+    assert report["memory"]["available_bytes"] == 0
+    assert report["memory"]["max_model_len"] == report["config"]["model.max_model_len"]["value"]
+    assert len(report["problems"]) == 1
+
+
+def test_batch_invariance_shows_in_budget_and_grid(
+    config_only: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--device", "cuda", "--num-blocks", "64", "--max-num-seqs", "4", "--block-size", "16")
+    budget = ("--max-num-batched-tokens", "8", "--enable-prefix-caching", "--batch-invariant")
+    report = check(capsys, config_only, *flags, *budget)
+    assert report["config"]["model.batch_invariant"] == {"value": True, "origin": "command line"}
+    assert report["config"]["scheduler.max_num_batched_tokens"] == {
+        "value": 67,
+        "origin": "command line: 8 raised to max_num_seqs + 63, so that none starves",
+    }
+    assert report["prefix_caching"]["grid"] % 64 == 0
+    assert main(["check", str(config_only), "--batch-invariant"]) == 2
+    assert "--batch-invariant: true is not served on device 'cpu'" in capsys.readouterr().err
+
+
+def test_op_overrides_are_checked_by_name(config_only: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = ("--op-overrides.rms_norm", "naive", "--op-overrides.gated_delta_net", "a.b:c")
+    config = check(capsys, config_only, *overrides)["config"]
+    assert config["model.op_overrides"]["value"] == {"rms_norm": "naive", "gated_delta_net": "a.b:c"}
+    assert main(["check", str(config_only), "--op-overrides", '{"rms_nrom": "naive", "rope": "fast"}']) == 2
+    said = capsys.readouterr().err
+    assert "--op-overrides.rms_nrom: no such op; did you mean 'rms_norm'?" in said
+    assert "--op-overrides.rope: no implementation 'fast' serves it; choose naive, or give" in said
+    assert main(["check", str(config_only), "--device", "cuda", "--op-overrides.rms_norm", "cuda"]) == 0

@@ -97,6 +97,18 @@ def test_a_cache_that_cannot_be_written_is_an_error(
     assert str(file) in error["message"]
 
 
+def test_a_folder_of_kernels_of_ones_own_that_cannot_be_written_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
+    [error] = [check for check in report(capsys, 3)["checks"] if check["status"] == "error"]
+    assert (error["name"], error["remedy"]) == ("cache", "set or unset TRITON_CACHE_DIR")
+    assert str(tmp_path / "file") in error["message"]
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "kernels"))
+    assert report(capsys, 0)["errors"] == 0
+
+
 def test_a_wrong_flag_is_the_command_lines_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--plugin-owner", "x"]) == 2
     assert capsys.readouterr().err.startswith("error[VT201]: --plugin-owner")

@@ -28,7 +28,7 @@ def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(read_explanations())
-    assert "VT302  exit 3  A GPU is present and cannot be used" in lines
+    assert "VT302  exit 3  The GPU cannot be used" in lines
 
 
 @pytest.mark.parametrize(

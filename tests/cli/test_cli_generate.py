@@ -124,7 +124,7 @@ def test_without_a_tokenizer_ids_are_printed(
         (["--stop", ""], "stop[0]=''"),
         (["--prompt-token-ids", "1,2"], "give a prompt as --prompt TEXT or as --prompt-token-ids"),
         (["--dtype", "float8"], "--dtype: 'float8' is not served"),
-        (["--device", "cuda"], "--device: 'cuda' is not served"),
+        (["--device", "tpu"], "--device: 'tpu' is not served"),
         (["--block-size", "0"], "--block-size: 0 is below 1"),
         (["--seed", str(2**63)], f"--seed: {2**63} is above"),
         (["--max-model-len", "40000"], "--max-model-len: 40000 is above max_position_embeddings"),

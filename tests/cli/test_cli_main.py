@@ -143,7 +143,6 @@ def test_the_commands_code_is_the_exit_code(command: Callable[[Callable[[], int]
         ),
         (["serve", "m"], "error[VT203]: serve is not served yet; use generate, chat, or the class LLM"),
         (["complete"], "error[VT203]: complete is not served yet; use generate (see vtcore --help)"),
-        (["bench", "latency"], "error[VT203]: bench is not served yet; use generate, whose last line"),
         (["run-batch"], "error[VT203]: run-batch is not served yet; use generate --input FILE --output FILE"),
         (["collect-env"], "error[VT203]: collect-env is not served yet; use doctor"),
     ],

@@ -233,7 +233,7 @@ def test_a_flag_becomes_its_option(words: str, options: dict[str, Any]) -> None:
         ("--num-gpu-blocks-override 0", ["--num-gpu-blocks-override: 0 is below 1; raise it"]),
         ("--override-generation-config x", ["--override-generation-config: 'x' is not a JSON object"]),
         ("-tp 2", ["-tp: '2' is not served: for several devices"]),
-        ("-O3", ["-O: '3' is not served: nothing is compiled"]),
+        ("-O3", ["-O: '3' is not served: models are not compiled"]),
         ("--no-enable-chunked-prefill", ["--no-enable-chunked-prefill: chunked prefill"]),
         ("--enable-lora=true", ["--enable-lora: LoRA adapters"]),
         ("--enforce-eager=3", ["argument --enforce-eager"]),

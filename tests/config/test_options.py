@@ -52,6 +52,8 @@ def test_nothing_asked_is_none_everywhere() -> None:
         ({"seed": [2**20_000]}, "$.seed: [an integer of 20001 bits] is not an integer"),
         ({"plugin_files": "one.py"}, "$.plugin_files: 'one.py' is not a list of texts"),
         ({"plugin_owners": {"arch:a": 1}}, "$.plugin_owners: {'arch:a': 1} is not a mapping of texts"),
+        ({"op_overrides": {"rope": 1}}, "$.op_overrides: {'rope': 1} is not a mapping of texts"),
+        ({"batch_invariant": "on"}, "$.batch_invariant: 'on' is not true or false"),
         ({"plugin_owners": ["arch:a"]}, "$.plugin_owners: ['arch:a'] is not a mapping of texts"),
         ({"block_size": 0}, "$.block_size: 0 is below 1; raise it, or leave it out for the default"),
         ({"seed": -1}, "$.seed: -1 is below 0; raise it, or leave it out for the default"),
@@ -126,8 +128,21 @@ def test_a_long_value_is_shortened_in_its_sentence() -> None:
 
 
 def test_another_device_is_refused_with_the_reason() -> None:
-    [problem] = problems_of({"device": "cuda"})
-    assert problem.startswith("$.device: 'cuda' is not served: this version computes on the cpu; ")
+    [problem] = problems_of({"device": "tpu"})
+    assert problem.startswith("$.device: 'tpu' is not served: this version computes on the cpu and on NVIDIA")
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:15"])
+def test_a_gpu_may_have_a_number(device: str) -> None:
+    assert structure_options({"device": device}).device == device
+
+
+@pytest.mark.parametrize(
+    "device", ["cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cuda:99999", "cpu:0", "auto:1"]
+)
+def test_another_number_is_no_device(device: str) -> None:
+    [problem] = problems_of({"device": device})
+    assert problem.startswith(f"$.device: {device!r} is not served")
 
 
 @pytest.mark.parametrize("name", ["dtype", "device", "load_format"])
@@ -148,7 +163,7 @@ def test_a_known_value_that_is_not_served_is_no_typo(name: str) -> None:
 
 
 def test_a_device_with_a_number_and_capitals_are_known_too() -> None:
-    for data in ({"device": "cuda:0"}, {"dtype": "FP16"}):
+    for data in ({"device": "xpu:0"}, {"device": "GPU"}, {"dtype": "FP16"}):
         with pytest.raises(NotServedError):
             structure_options(data)
 
@@ -242,7 +257,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "generation_config": texts,
     "override_generation_config": json_mappings,
     "dtype": st.sampled_from(DTYPES),
-    "device": st.sampled_from(DEVICES),
+    "device": st.sampled_from((*DEVICES, "cuda:1")),
+    "batch_invariant": st.booleans(),
+    "op_overrides": st.dictionaries(texts, texts, max_size=3),
     "block_size": counts,
     "num_blocks": counts,
     "max_model_len": st.integers(2, 2**40) | st.just("auto"),

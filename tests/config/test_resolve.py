@@ -44,6 +44,7 @@ KEPT: dict[str, Any] = {
     "enforce_eager": True,
     "async_scheduling": False,
     "enable_jump_forward": False,
+    "op_overrides": {"rms_norm": "naive"},
     "block_size": 16,
     "num_blocks": 9,
     "kv_cache_memory_bytes": 10**9,
@@ -60,7 +61,9 @@ KEPT: dict[str, Any] = {
     "plugin_files": ("a.py",),
     "plugin_owners": {"arch:a": "b"},
 }
-NEVER_KEPT = {"gpu_memory_utilization"}
+# These options are for GPUs.
+OF_GPUS = {"gpu_memory_utilization": 0.5, "batch_invariant": True, "enforce_eager": False}
+KEPT |= {name: value for name, value in OF_GPUS.items() if name not in KEPT}
 # These options are for recurrent state with prefix caching.
 OF_STATES = ("num_state_checkpoints", "state_checkpoint_interval")
 
@@ -77,6 +80,8 @@ def resolve(
 
 def kept(name: str, **more: Any) -> EngineConfig:
     """A config with the one option, where it is served."""
+    if name in OF_GPUS and KEPT[name] == OF_GPUS[name]:
+        return resolve(device="cuda", **{name: KEPT[name]}, **more)
     if name in OF_STATES:
         return resolve(RECURRENT, enable_prefix_caching=True, **{name: KEPT[name]}, **more)
     return resolve(**{name: KEPT[name]}, **more)
@@ -101,6 +106,8 @@ def test_defaults() -> None:
         "model.max_model_len_pinned": False,
         "model.seed": 0,
         "model.enforce_eager": True,
+        "model.batch_invariant": False,
+        "model.op_overrides": {},
         "frontend.tokenizer": None,
         "frontend.skip_tokenizer_init": False,
         "frontend.served_model_name": ("some_arch",),
@@ -144,7 +151,7 @@ def test_the_groups_are_the_parts_of_a_config() -> None:
 
 
 def test_the_cases_below_cover_every_option() -> None:
-    assert set(KEPT) | NEVER_KEPT == {option.name for option in fields(UserOptions)}
+    assert set(KEPT) == {option.name for option in fields(UserOptions)}
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -184,7 +191,7 @@ def test_a_digest_knows_values_and_not_their_sources() -> None:
         ("cache.kv_cache_memory_bytes", "default: num_blocks sizes the cache"),
         ("cache.prefix_caching_hash_seed", "default: the built-in root"),
         ("scheduler.max_num_batched_tokens", "arch: of some_arch"),
-        ("scheduler.async_scheduling", "default: this version's runner has one step in flight"),
+        ("scheduler.async_scheduling", "device: cpu, it computes on the host's own cores"),
     ],
 )
 def test_a_default_says_why(path: str, origin: str) -> None:
@@ -243,8 +250,7 @@ BROKEN = GpuFacts(("A100",), "1 GPU (A100) cannot be used: no driver", "load the
     ("asked", "gpu", "origin"),
     [
         (None, None, "default"),
-        ("auto", GpuFacts(), "default"),
-        ("auto", USABLE, "default: A100 is present, but this version computes on the cpu"),
+        ("auto", GpuFacts(), "default: no usable GPU is here"),
         ("cpu", USABLE, "user"),
         ("cpu", BROKEN, "user"),
     ],
@@ -252,6 +258,92 @@ BROKEN = GpuFacts(("A100",), "1 GPU (A100) cannot be used: no driver", "load the
 def test_the_device_is_the_cpu_with_the_reason(asked: str | None, gpu: GpuFacts | None, origin: str) -> None:
     config = resolve(device=asked, gpu=gpu)
     assert (config.model.device, str(config.origins["model.device"])) == ("cpu", origin)
+
+
+TWO = GpuFacts(("OLD", "H200"), unusable={0: "the installed torch has no kernels for OLD"})
+
+
+@pytest.mark.parametrize("asked", [None, "auto", "cuda", "cuda:0", "cuda:1"])
+@pytest.mark.parametrize("gpu", [USABLE, TWO, GpuFacts(("A100", "H200"))])
+def test_the_device_is_the_first_usable_gpu_or_the_one_asked_for(asked: str | None, gpu: GpuFacts) -> None:
+    number = int(asked.partition(":")[2] or 0) if asked and asked.startswith("cuda") else gpu.first_usable
+    assert number is not None
+    if number >= len(gpu.names) or number in gpu.unusable:
+        with pytest.raises(DeviceError):
+            resolve(device=asked, gpu=gpu)
+        return
+    config = resolve(device=asked, gpu=gpu)
+    assert config.model.is_gpu
+    if asked in (None, "auto"):
+        assert config.model.device == ("cuda:1" if number else "cuda")
+        assert str(config.origins["model.device"]) == f"device: {gpu.names[number]}"
+    else:
+        assert (config.model.device, str(config.origins["model.device"])) == (asked, "user")
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpu", "hidden", "sentence"),
+    [
+        (
+            "cuda",
+            GpuFacts(),
+            False,
+            "device 'cuda': no NVIDIA GPU is here; see what `vtcore doctor` says, or ",
+        ),
+        ("cuda:1", GpuFacts(), True, "device 'cuda:1': CUDA_VISIBLE_DEVICES hides every GPU; unset it, or "),
+        ("cuda:2", TWO, False, "device 'cuda:2': the GPUs here have the numbers 0 to 1; give one of them"),
+        ("cuda", TWO, False, "device 'cuda': the installed torch has no kernels for OLD; choose another GPU"),
+        ("cuda", BROKEN, False, "1 GPU (A100) cannot be used: no driver; load the driver, or choose device"),
+    ],
+)
+def test_a_gpu_that_is_asked_for_and_cannot_be_used_stops_a_start_and_no_plan(
+    asked: str, gpu: GpuFacts, hidden: bool, sentence: str
+) -> None:
+    env = Environment(gpus_hidden=hidden)
+    with pytest.raises(DeviceError) as caught:
+        resolve(device=asked, gpu=gpu, env=env)
+    assert str(caught.value).startswith(sentence)
+    plan = resolve_config(UserOptions(device=asked), PLAIN, env, gpu=gpu, only_plan=True)
+    assert plan.model.device == asked
+
+
+def test_defaults_of_a_gpu() -> None:
+    cpu, gpu = resolve().values(), resolve(device="cuda").values()
+    assert {path: value for path, value in gpu.items() if value != cpu[path]} == {
+        "model.device": "cuda",
+        "model.enforce_eager": False,
+        "cache.num_blocks": None,
+        "cache.gpu_memory_utilization": 0.92,
+        "scheduler.max_num_seqs": 256,
+        "scheduler.max_num_batched_tokens": 8192,
+        "scheduler.async_scheduling": True,
+    }
+    states = resolve(RECURRENT, device="cuda", enable_prefix_caching=True).cache.num_state_checkpoints
+    assert states == 64
+
+
+@pytest.mark.parametrize(("device", "is_on"), [("cpu", False), ("cuda", True)])
+@pytest.mark.parametrize(
+    ("env", "forced"),
+    [({}, None), ({"async_sched": "0"}, False), ({"async_runner": "0"}, False), ({"async_sched": "1"}, True)],
+)
+def test_the_environment_may_switch_asynchronous_scheduling(
+    device: str, is_on: bool, env: dict[str, Any], forced: bool | None
+) -> None:
+    scheduler = resolve(env=Environment(**env), device=device).scheduler
+    assert scheduler.async_scheduling is (is_on if forced is None else forced)
+
+
+def test_a_batch_invariant_budget_holds_a_chunk() -> None:
+    config = resolve(device="cuda", batch_invariant=True, max_num_seqs=4, max_num_batched_tokens=8)
+    assert config.scheduler.max_num_batched_tokens == 67
+
+
+def test_a_checkpoint_in_float64_is_served_in_float32_on_a_gpu() -> None:
+    config = resolve(evolve(PLAIN, checkpoint_dtype="float64"), device="cuda")
+    assert config.model.dtype == "float32"
+    assert str(config.origins["model.dtype"]) == "default: the checkpoint says float64, which is not served"
+    assert resolve(evolve(PLAIN, checkpoint_dtype="float64")).model.dtype == "float64"
 
 
 @pytest.mark.parametrize("asked", [None, "auto"])
@@ -272,12 +364,12 @@ def test_wrong_options_are_reported_before_an_unusable_gpu() -> None:
 @pytest.mark.parametrize(
     ("options", "env", "start"),
     [
-        ({"async_scheduling": True}, {}, "$.async_scheduling: true is not served by this version"),
         ({"enable_jump_forward": True}, {}, "$.enable_jump_forward: true is not served by this version"),
         ({"enforce_eager": False}, {}, "$.enforce_eager: false is not served on device 'cpu'"),
         ({"gpu_memory_utilization": 0.9}, {}, "$.gpu_memory_utilization: 0.9 is not served on device 'cpu'"),
         ({}, {"jump_forward": "1"}, "VT_ENABLE_JUMP_FORWARD: '1' switches jump-forward on"),
-        ({}, {"async_sched": "1"}, "VT_ASYNC_SCHED: '1' would force asynchronous scheduling on"),
+        ({"batch_invariant": True}, {}, "$.batch_invariant: true is not served on device 'cpu'"),
+        ({"dtype": "float64", "device": "cuda"}, {}, "$.dtype: 'float64' is not served on device 'cuda'"),
     ],
 )
 def test_what_this_version_has_no_machinery_for_is_one_sentence(
@@ -287,14 +379,16 @@ def test_what_this_version_has_no_machinery_for_is_one_sentence(
         resolve(RECURRENT, Environment(**env), **options)
     [problem] = caught.value.problems
     assert problem.startswith(start)
-    assert problem.endswith(("leave it out", "unset the variable", "instead", "to force it off"))
+    assert problem.endswith(
+        ("leave it out", "unset the variable", "instead", "tokens are the same", "or device cpu")
+    )
 
 
 def test_a_refusal_says_where_the_value_stands() -> None:
-    with pytest.raises(NotServedError, match=r"true \(from environment: VTCORE_ASYNC_SCHEDULING\) is not"):
+    with pytest.raises(NotServedError, match=r"true \(from environment: VTCORE_BATCH_INVARIANT\) is not"):
         resolve(
-            async_scheduling=True,
-            sources={"async_scheduling": Origin("environment", "VTCORE_ASYNC_SCHEDULING")},
+            batch_invariant=True,
+            sources={"batch_invariant": Origin("environment", "VTCORE_BATCH_INVARIANT")},
         )
 
 
@@ -309,7 +403,7 @@ def test_all_problems_are_reported_at_once_as_a_wrong_config() -> None:
     with pytest.raises(ConfigError) as caught:
         resolve(
             RECURRENT,
-            Environment(async_sched="1"),
+            Environment(jump_forward="1"),
             num_state_checkpoints=3,
             max_model_len=5000,
             num_blocks=3,
@@ -320,13 +414,13 @@ def test_all_problems_are_reported_at_once_as_a_wrong_config() -> None:
         "$.max_model_len",
         "$.num_blocks",
         "$.num_state_checkpoints",
-        "VT_ASYNC_SCHED",
+        "VT_ENABLE_JUMP_FORWARD",
     ]
 
 
 def test_several_things_that_are_not_served_are_still_not_served() -> None:
     with pytest.raises(NotServedError) as caught:
-        resolve(enforce_eager=False, async_scheduling=True)
+        resolve(enforce_eager=False, batch_invariant=True)
     assert len(caught.value.problems) == 2
 
 

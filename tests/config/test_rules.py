@@ -10,7 +10,9 @@ from vtcore.config.decision import Decision, Given
 from vtcore.config.engine_config import Origin
 from vtcore.config.env import Environment
 from vtcore.config.rules import (
+    default_state_checkpoints,
     resolve_async_scheduling,
+    resolve_batch_invariant,
     resolve_budget,
     resolve_cache_size,
     resolve_enforce_eager,
@@ -18,6 +20,7 @@ from vtcore.config.rules import (
     resolve_hash_seed,
     resolve_jump_forward,
     resolve_max_model_len,
+    resolve_max_num_seqs,
     resolve_prefix_caching,
     resolve_state_checkpoints,
 )
@@ -137,76 +140,69 @@ def test_jump_forward(option: bool | None, variable: str | None, value: bool, or
 
 
 RUNNER, SCHED = "environment: VT_ASYNC_RUNNER", "environment: VT_ASYNC_SCHED"
-CAN, CANNOT = "default: the runner overlaps steps", "default: this version's runner has one step in flight"
+GPU, CPU = (
+    "device: cuda, the host schedules while it computes",
+    "device: cpu, it computes on the host's own cores",
+)
 
 
 @pytest.mark.parametrize(
-    ("option", "supports", "runner", "sched", "value", "origin", "refused"),
+    ("option", "device", "runner", "sched", "value", "origin"),
     [
-        # the option against the runner
-        (None, True, None, None, True, CAN, ""),
-        (True, True, None, None, True, "keyword", ""),
-        (False, True, None, None, False, "keyword", ""),
-        (None, False, None, None, False, CANNOT, ""),
-        (False, False, None, None, False, "keyword", ""),
-        (True, False, None, None, True, "keyword", "$.async_scheduling: true"),
+        # the option, else the device
+        (None, "cuda", None, None, True, GPU),
+        (None, "cuda:1", None, None, True, GPU.replace("cuda", "cuda:1")),
+        (True, "cuda", None, None, True, "keyword"),
+        (False, "cuda", None, None, False, "keyword"),
+        (None, "cpu", None, None, False, CPU),
+        (False, "cpu", None, None, False, "keyword"),
+        (True, "cpu", None, None, True, "keyword"),
         # VT_ASYNC_RUNNER: only a first 0 takes the support away
-        (None, True, "0", None, False, RUNNER, ""),
-        (True, True, "0", None, False, RUNNER, ""),
-        (True, False, "0", None, False, RUNNER, ""),
-        (None, True, "0ff", None, False, RUNNER, ""),
-        (False, True, "0", None, False, "keyword", ""),
-        (None, True, "", None, True, CAN, ""),
-        (None, True, "1", None, True, CAN, ""),
-        (None, True, "false", None, True, CAN, ""),
-        (None, False, "1", None, False, CANNOT, ""),
+        (None, "cuda", "0", None, False, RUNNER),
+        (True, "cuda", "0", None, False, RUNNER),
+        (True, "cpu", "0", None, False, RUNNER),
+        (None, "cuda", "0ff", None, False, RUNNER),
+        (False, "cuda", "0", None, False, "keyword"),
+        (None, "cuda", "", None, True, GPU),
+        (None, "cuda", "1", None, True, GPU),
+        (None, "cuda", "false", None, True, GPU),
+        (None, "cpu", "1", None, False, CPU),
         # VT_ASYNC_SCHED: a first 0 forces off
-        (None, True, None, "0", False, SCHED, ""),
-        (True, True, None, "0", False, SCHED, ""),
-        (True, False, None, "0", False, SCHED, ""),
-        (None, False, "1", "00", False, SCHED, ""),
-        (True, True, "0", "0", False, SCHED, ""),
-        (False, True, None, "0", False, "keyword", ""),
-        # ... and anything else would force on
-        (None, True, None, "1", True, CAN, "VT_ASYNC_SCHED: '1'"),
-        (False, True, None, "1", False, "keyword", "VT_ASYNC_SCHED: '1'"),
-        (None, False, None, "false", False, CANNOT, "VT_ASYNC_SCHED: 'false'"),
-        (None, False, "0", "", False, RUNNER, "VT_ASYNC_SCHED: ''"),
-        (True, False, None, "1", True, "keyword", "VT_ASYNC_SCHED: '1' $.async_scheduling: true"),
+        (None, "cuda", None, "0", False, SCHED),
+        (True, "cuda", None, "0", False, SCHED),
+        (True, "cpu", None, "0", False, SCHED),
+        (None, "cpu", "1", "00", False, SCHED),
+        (True, "cuda", "0", "0", False, SCHED),
+        (False, "cuda", None, "0", False, "keyword"),
+        # ... and anything else forces on
+        (None, "cuda", None, "1", True, SCHED),
+        (False, "cuda", None, "1", True, SCHED),
+        (None, "cpu", None, "false", True, SCHED),
+        (None, "cpu", "0", "", True, SCHED),
+        (True, "cpu", None, "1", True, SCHED),
     ],
 )
 def test_async_scheduling(
-    option: bool | None,
-    supports: bool,
-    runner: str | None,
-    sched: str | None,
-    value: bool,
-    origin: str,
-    refused: str,
+    option: bool | None, device: str, runner: str | None, sched: str | None, value: bool, origin: str
 ) -> None:
-    """Source: vllm.cpp model_loader.h, ResolveAsyncEnabled, but for what is refused."""
-    found = resolve_async_scheduling(said(option), supports, runner, sched)
+    """Source: vllm.cpp model_loader.h, ResolveAsyncEnabled, but for the default on a cpu."""
+    found = resolve_async_scheduling(said(option), device, runner, sched)
     assert (found.value, str(found.origin)) == (value, origin)
-    starts = refused.replace(" $", "\n$").splitlines()
-    assert len(found.not_served) == len(starts)
-    for sentence, start in zip(found.not_served, starts, strict=True):
-        assert sentence.startswith(start)
+    assert not found.not_served
+    assert not found.problem
 
 
 @pytest.mark.parametrize("option", [None, True, False])
-@pytest.mark.parametrize("supports", [True, False])
 @pytest.mark.parametrize("runner", [None, "", "0", "1", "false"])
-@pytest.mark.parametrize("sched", [None, "0"])
-def test_async_scheduling_is_what_vllm_cpp_makes_of_it_or_is_refused(
-    option: bool | None, supports: bool, runner: str | None, sched: str | None
+@pytest.mark.parametrize("sched", [None, "", "0", "1", "false"])
+def test_on_a_gpu_async_scheduling_is_what_vllm_cpp_makes_of_it(
+    option: bool | None, runner: str | None, sched: str | None
 ) -> None:
-    """The whole matrix; refused is only what asks for more than the runner can and nothing switches off."""
-    is_runner_off = (runner or "").startswith("0")
-    theirs = option is not False and supports and not is_runner_off and sched is None
-    is_refused = option is True and not supports and not is_runner_off and sched is None
-    found = resolve_async_scheduling(said(option), supports, runner, sched)
-    assert bool(found.not_served) is is_refused
-    assert found.value is (theirs or is_refused)
+    """The whole matrix of a runner that can."""
+    theirs = option is not False and not (runner or "").startswith("0")
+    if sched is not None:
+        theirs = not sched.startswith("0")
+    assert resolve_async_scheduling(said(option), "cuda", runner, sched).value is theirs
 
 
 DRAWN = "ab" * 32
@@ -329,6 +325,129 @@ def test_an_origin_says_why_a_budget_is_another(
     """Source: vllm.cpp model_loader.h, ResolveMaxNumBatchedTokens."""
     found = resolve_budget(said(option), seqs, length, "x", 2048)
     assert (found.value, str(found.origin)) == (budget, origin)
+
+
+@pytest.mark.parametrize(
+    ("option", "seqs", "length", "arch_default", "budget", "origin"),
+    [
+        (None, 256, 4096, 2048, 8192, "device: cuda, for the 2048 of x"),
+        (None, 256, 4096, 16384, 16384, "arch: of x"),
+        (
+            None,
+            2,
+            100,
+            2048,
+            200,
+            "device: cuda, for the 2048 of x (8192), fitted to max_num_seqs and max_model_len",
+        ),
+        (77, 8, 4096, 2048, 77, "keyword"),
+        (7, 8, 4096, 2048, 8, "keyword: 7 raised to max_num_seqs, so that none starves"),
+    ],
+)
+def test_a_gpus_default_budget_is_larger(
+    option: int | None, seqs: int, length: int, arch_default: int, budget: int, origin: str
+) -> None:
+    found = resolve_budget(said(option), seqs, length, "x", arch_default, "cuda")
+    assert (found.value, str(found.origin)) == (budget, origin)
+
+
+def test_a_budget_leaves_room_for_a_whole_chunk_beside_all_others() -> None:
+    found = resolve_budget(said(70), 8, 4096, "x", 2048, "cuda", 64)
+    assert (found.value, str(found.origin)) == (
+        71,
+        "keyword: 70 raised to max_num_seqs + 63, so that none starves",
+    )
+    assert resolve_budget(said(71), 8, 4096, "x", 2048, "cuda", 64).origin == Origin("keyword")
+    assert resolve_budget(said(None), 2, 10, "x", 2048, "cuda", 64).value == 65
+
+
+@pytest.mark.parametrize(
+    ("option", "device", "value", "origin"),
+    [
+        (None, "cpu", 8, "default"),
+        (None, "cuda", 256, "device: cuda"),
+        (None, "cuda:3", 256, "device: cuda:3"),
+        (9, "cuda", 9, "keyword"),
+        (9, "cpu", 9, "keyword"),
+    ],
+)
+def test_a_gpu_runs_more_requests_at_once(option: int | None, device: str, value: int, origin: str) -> None:
+    found = resolve_max_num_seqs(said(option), device)
+    assert (found.value, str(found.origin)) == (value, origin)
+
+
+@pytest.mark.parametrize(
+    ("seqs", "device", "checkpoints"),
+    [(8, "cpu", 32), (100, "cpu", 400), (8, "cuda", 32), (16, "cuda", 64), (256, "cuda:1", 64)],
+)
+def test_a_gpu_keeps_fewer_states_by_default(seqs: int, device: str, checkpoints: int) -> None:
+    assert default_state_checkpoints(seqs, device) == checkpoints
+
+
+@pytest.mark.parametrize(
+    ("blocks", "num_bytes", "resolved", "origins"),
+    [
+        (None, None, (None, None), ("device: gpu_memory_utilization sizes the cache",) * 2),
+        (9, None, (9, None), ("keyword", "default: num_blocks sizes the cache")),
+        (None, 10**9, (None, 10**9), ("keyword: from kv_cache_memory_bytes", "keyword")),
+    ],
+)
+def test_a_gpus_memory_sizes_the_cache_unless_asked(
+    blocks: int | None,
+    num_bytes: int | None,
+    resolved: tuple[int | None, int | None],
+    origins: tuple[str, str],
+) -> None:
+    found = resolve_cache_size(said(blocks), said(num_bytes), device="cuda")
+    assert tuple(decision.value for decision in found) == resolved
+    assert tuple(str(decision.origin) for decision in found) == origins
+    assert not any(decision.problem for decision in found)
+    bounded = resolve_cache_size(said(None), said(None), is_bounded=True, device="cuda")
+    assert [decision.value for decision in bounded] == [0, None]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "origin"),
+    [
+        (None, False, "device: cuda captures graphs"),
+        (True, True, "keyword"),
+        (False, False, "keyword"),
+    ],
+)
+def test_a_gpu_captures_graphs_unless_told_not_to(option: bool | None, value: bool, origin: str) -> None:
+    found = resolve_enforce_eager(said(option), "cuda")
+    assert (found.value, str(found.origin), found.not_served) == (value, origin, ())
+
+
+@pytest.mark.parametrize(("option", "share"), [(None, 0.92), (0.5, 0.5)])
+def test_a_gpus_memory_is_shared(option: float | None, share: float) -> None:
+    found = resolve_gpu_memory_utilization(said(option), "cuda")
+    assert (found.value, found.not_served) == (share, ())
+    assert str(found.origin) == ("default" if option is None else "keyword")
+
+
+@pytest.mark.parametrize(
+    ("option", "device", "value", "is_served"),
+    [
+        (None, "cpu", False, True),
+        (None, "cuda", False, True),
+        (False, "cpu", False, True),
+        (True, "cuda", True, True),
+        (True, "cuda:1", True, True),
+        (True, "cpu", True, False),
+    ],
+)
+def test_only_a_gpu_is_batch_invariant(
+    option: bool | None, device: str, value: bool, is_served: bool
+) -> None:
+    found = resolve_batch_invariant(said(option), device)
+    assert found.value is value
+    if is_served:
+        assert not found.not_served
+    else:
+        [sentence] = found.not_served
+        assert sentence.startswith("$.batch_invariant: true is not served on device 'cpu'")
+        assert "leave it out" in sentence
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from vtcore.engine.frontend import build_frontend
 from vtcore.interfaces.batch import RowParams
 from vtcore.interfaces.model_arch import ForwardOutput
 from vtcore.interfaces.step import StepInputs
-from vtcore.loader import Internals, load_core
+from vtcore.internals import Internals
+from vtcore.loader import load_core
 from vtcore.request import SamplingParams, TokensPrompt
 from vtcore.testing.draw_case import BUDGETS, PARTS, draw_params
 from vtcore.testing.invariants import check_idle, check_invariants

@@ -8,7 +8,8 @@ from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.engine.engine import Engine
 from vtcore.engine.frontend import build_frontend
-from vtcore.loader import Internals, load_core
+from vtcore.internals import Internals
+from vtcore.loader import load_core
 from vtcore.request import SamplingParams, TokensPrompt
 from vtcore.testing.invariants import check_invariants
 from vtcore.testing.schedule_case import CaseRequest, ScheduleCase

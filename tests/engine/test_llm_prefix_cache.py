@@ -13,7 +13,8 @@ from vtcore.config.options import UserOptions
 from vtcore.engine.engine import Engine
 from vtcore.engine.frontend import build_frontend
 from vtcore.errors import EngineClosedError
-from vtcore.loader import Internals, load_core
+from vtcore.internals import Internals
+from vtcore.loader import load_core
 from vtcore.outputs import RequestOutput
 from vtcore.request_handling import Handling
 from vtcore.testing.invariants import check_idle, check_invariants

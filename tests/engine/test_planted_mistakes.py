@@ -14,12 +14,13 @@ import pytest
 
 import vtcore.engine.core
 import vtcore.execution.model_runner
+import vtcore.execution.staged_sampling
+import vtcore.ops.prepare_step.naive
 import vtcore.scheduling.commit
 import vtcore.scheduling.scheduler
 import vtcore.scheduling.uniform_rows
 from vtcore.engine.core import EngineCore
 from vtcore.execution.model_runner import ModelRunner
-from vtcore.execution.step_builder import StepBuilder
 from vtcore.execution.tables import DeviceTables
 from vtcore.execution.unit_copies import UnitCopies
 from vtcore.kv_cache.request_memory import RequestMemory
@@ -39,30 +40,36 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
         "if not alive[index]:",
         "request = rows.owner[frame_rows[index]]\n        if request is None:",
     ),
-    "admission_keeps_the_state_column": (DeviceTables, "_init_row", "self.cur_slot[row] = 0", "pass"),
+    "admission_keeps_the_state_column": (
+        DeviceTables,
+        "_stage_inits",
+        "self.cur_slot.index_fill_(0, rows_I, 0)",
+        "pass",
+    ),
     "hit_without_history_upload": (
         DeviceTables,
-        "_init_row",
-        "self.history[row, : len(init.tokens)] = tokens",
-        "self.history[row, init.computed : len(init.tokens)] = tokens[init.computed :]",
+        "_stage_inits",
+        "_ragged(inits, [init.tokens for init in inits])",
+        "_ragged(inits, [init.tokens for init in inits])[:, "
+        "np.concatenate([np.arange(len(i.tokens)) >= i.computed for i in inits])]",
     ),
     "no_clamp_at_the_limit": (
-        StepBuilder,
-        "build",
-        "tables.limit.index_select(0, rows_U) - 1 - computed_U",
-        "tables.limit.index_select(0, rows_U) + 99",
+        vtcore.ops.prepare_step.naive,
+        "prepare_rows",
+        "limit_R.index_select(0, rows_U) - 1 - computed_U",
+        "limit_R.index_select(0, rows_U) + 99",
     ),
     "a_step_without_drafts_leaves_the_state_column": (
         ModelRunner,
-        "_commit",
-        "if tables.drafts.shape[1]:",
-        "if tables.drafts.shape[1] and (batch.num_drafts_in or not uniform):",
+        "_advance",
+        "tables.cur_slot if tables.drafts.shape[1] else None",
+        "tables.cur_slot if inputs.query_len > 1 or not inputs.num_uniform else None",
     ),
     "a_missing_draft_is_embedded_as_a_token": (
-        StepBuilder,
-        "build",
+        vtcore.ops.prepare_step.naive,
+        "prepare_rows",
         "lens_U = 1 + legal_UK.long().cumprod(1).sum(1)",
-        "lens_U = torch.full_like(rows_U, query); drafts_UK = drafts_UK.where(legal_UK, 0)",
+        "lens_U = torch.full_like(rows_U, 1 + drafts_UK.shape[1]); drafts_UK.masked_fill_(~legal_UK, 0)",
     ),
     "blocks_for_the_committed_length": (
         vtcore.scheduling.uniform_rows,
@@ -85,8 +92,8 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
     "blocks_published_before_they_are_computed": (
         RequestMemory,
         "publish",
-        "min(request.computed, len(request.tokens))",
-        "len(request.tokens)",
+        "min(request.computed, known)",
+        "known",
     ),
     "an_accepted_run_is_not_cut_at_the_stop": (
         vtcore.scheduling.commit,
@@ -118,7 +125,7 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
         "running[running.index(request) + 1 :]",
         "[r for r in running if r is not request][:1]",
     ),
-    "no_zeroing_of_a_new_state": (UnitCopies, "run", "tensor[op.dst].zero_()", "pass"),
+    "no_zeroing_of_a_new_state": (UnitCopies, "_zero", "tensor.data.index_fill_(1, sent[at], 0)", "pass"),
     "a_drafter_without_its_carry": (
         ShiftedDrafter,
         "ingest",
@@ -145,13 +152,13 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
     ),
     "a_state_kept_from_the_newest_column": (
         UnitCopies,
-        "keep_states",
+        "stage_states",
         "position_C - before_C - 1",
         "now_C - before_C - 1",
     ),
     "a_state_kept_of_a_position_that_was_passed_before": (
         UnitCopies,
-        "keep_states",
+        "stage_states",
         "(before_C < position_C) & (position_C <= now_C) & is_end_C",
         "position_C <= now_C",
     ),
@@ -180,8 +187,8 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
         "self._before += copies",
     ),
     "a_fork_that_takes_its_parents_token": (
-        ModelRunner,
-        "_sample_rows",
+        vtcore.execution.staged_sampling,
+        "stage_sampling",
         "rows += [fork.child for fork in batch.forks]",
         "rows += [fork.parent for fork in batch.forks]",
     ),
@@ -230,7 +237,11 @@ MISTAKES: dict[str, tuple[Any, str, str, str]] = {
         "if True or",
     ),
 }
-IMPORTED_BY = {"commit": vtcore.engine.core, "take_uniform": vtcore.scheduling.scheduler}
+IMPORTED_BY = {
+    "commit": vtcore.engine.core,
+    "stage_sampling": vtcore.execution.model_runner,
+    "take_uniform": vtcore.scheduling.scheduler,
+}
 """Modules that hold a planted function by name."""
 
 

@@ -12,7 +12,8 @@ from vtcore.config.options import UserOptions
 from vtcore.engine.engine import Engine
 from vtcore.engine.frontend import build_frontend
 from vtcore.errors import EngineError, RequestError
-from vtcore.loader import Internals, load_core
+from vtcore.internals import Internals
+from vtcore.loader import load_core
 from vtcore.request import SamplingParams
 from vtcore.testing.invariants import check_idle, check_invariants
 from vtcore.testing.schedules import toy_registry

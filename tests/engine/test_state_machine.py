@@ -21,7 +21,8 @@ from vtcore.config.options import UserOptions
 from vtcore.engine.core import AddRequest, FinishRequest, counters_of
 from vtcore.execution.model_runner import ModelRunner
 from vtcore.interfaces.batch import EngineRequest, RowParams, ScheduledBatch, StepResult
-from vtcore.loader import Internals, LoadedCore, load_core
+from vtcore.internals import Internals
+from vtcore.loader import LoadedCore, load_core
 from vtcore.testing.invariants import check_idle, check_invariants
 from vtcore.testing.late_executor import LateExecutor
 from vtcore.testing.reference import ToyReference

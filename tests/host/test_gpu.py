@@ -11,7 +11,16 @@ import torch
 from attrs import evolve
 
 from vtcore.host import gpu
-from vtcore.host.gpu import CudaFacts, GpuFacts, GpuFiles, has_kernels, judge_gpus, probe_gpus, read_gpu_files
+from vtcore.host.gpu import (
+    CudaFacts,
+    GpuFacts,
+    GpuFiles,
+    has_kernels,
+    judge_gpus,
+    probe_gpus,
+    read_gpu_files,
+    sort_gpus,
+)
 
 
 @pytest.fixture
@@ -106,9 +115,21 @@ OLD_DRIVER = (
         ),
         (
             FILES,
-            evolve(BUILT, names=("OLD",), unsupported=("OLD (compute capability 6.1)",)),
+            evolve(BUILT, names=("OLD",), unsupported={0: "OLD (compute capability 6.1)"}),
             "no kernels for OLD",
             "torch build",
+        ),
+        (
+            FILES,
+            evolve(BUILT, names=("V100",), too_old={0: "V100 (compute capability 7.0)"}),
+            "need compute capability 8.0, which is more than V100 (compute capability 7.0) has",
+            "device cpu",
+        ),
+        (
+            FILES,
+            evolve(BUILT, names=("V100", "OLD"), too_old={0: "V100 (7.0)"}, unsupported={1: "OLD (6.1)"}),
+            "no kernels for OLD (6.1), and kernels for a GPU need compute capability 8.0",
+            "torch's install page; take a newer GPU",
         ),
     ],
 )
@@ -129,8 +150,18 @@ def test_gpus_that_torch_sees_are_no_problem_and_go_by_its_names(denied: tuple[s
 
 
 def test_one_usable_gpu_among_unsupported_ones_is_no_problem() -> None:
-    cuda = evolve(BUILT, names=("NEW", "OLD"), unsupported=("OLD (compute capability 6.1)",))
-    assert judge_gpus(FILES, cuda).problem is None
+    cuda = evolve(BUILT, names=("OLD", "NEW"), unsupported={0: "OLD (compute capability 6.1)"})
+    facts = judge_gpus(FILES, cuda)
+    assert facts.problem is None
+    assert facts.unusable == {0: "the installed torch has no kernels for OLD (compute capability 6.1)"}
+    assert facts.first_usable == 1
+    cuda = evolve(cuda, names=("OLD", "V100", "NEW"), too_old={1: "V100 (compute capability 7.0)"})
+    facts = judge_gpus(FILES, cuda)
+    assert facts.problem is None
+    assert "need compute capability 8.0" in facts.unusable[1]
+    assert facts.first_usable == 2
+    assert GpuFacts().first_usable is None
+    assert GpuFacts(("OLD",), "it cannot be used").first_usable is None
 
 
 @pytest.mark.parametrize(
@@ -151,6 +182,13 @@ def test_binary_code_serves_its_major_version_and_ptx_all_later_ones(
     capability: tuple[int, int], built: list[str], expected: bool
 ) -> None:
     assert has_kernels(capability, built) is expected
+
+
+def test_a_gpu_is_usable_unsupported_by_torch_or_too_old_for_triton() -> None:
+    names = ("H200", "A100", "V100", "P40")
+    unsupported, too_old = sort_gpus(names, [(9, 0), (8, 0), (7, 0), (6, 1)], ["sm_70", "sm_80", "sm_90"])
+    assert unsupported == {3: "P40 (compute capability 6.1)"}
+    assert too_old == {2: "V100 (compute capability 7.0)"}
 
 
 def test_a_torch_that_cannot_be_imported_is_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from vtcore.host.requirements import Need, need_checks
 from vtcore.host.verdicts import (
     compiler_checks,
     device_checks,
+    driver_checks,
     environment_checks,
     interpreter_checks,
     memory_check,
@@ -141,10 +142,22 @@ def test_a_gpu_is_absent_hidden_usable_or_an_error(
 
 
 def test_one_unsupported_gpu_among_others_is_a_note() -> None:
-    cuda = CudaFacts(built_for="12.8", names=("NEW", "OLD"), unsupported=("OLD (compute capability 6.1)",))
+    cuda = CudaFacts(built_for="12.8", names=("NEW", "OLD"), unsupported={1: "OLD (compute capability 6.1)"})
     checks = device_checks(1, FILES, NONE, False, cuda, GpuFacts(("NEW", "OLD")))
     assert statuses(checks) == [("cpu", "ok"), ("gpu", "ok"), ("gpu", "note")]
     assert "OLD (compute capability 6.1)" in checks[-1].message
+
+
+def test_a_gpu_too_old_for_kernels_among_others_is_a_note() -> None:
+    cuda = CudaFacts(built_for="12.8", names=("NEW", "V100"), too_old={1: "V100 (compute capability 7.0)"})
+    checks = device_checks(1, FILES, NONE, False, cuda, GpuFacts(("NEW", "V100")))
+    assert statuses(checks) == [("cpu", "ok"), ("gpu", "ok"), ("gpu", "note")]
+    assert "compute capability 8.0, which is more than V100" in checks[-1].message
+
+
+def test_a_drivers_version_is_shown_where_there_is_one() -> None:
+    assert driver_checks(None) == []
+    assert driver_checks("580.65.06") == [Check("driver", "ok", "NVIDIA driver 580.65.06")]
 
 
 COMPILER = CompilerFacts(None, "/usr/bin/gcc", "/usr/bin/cc", "/usr/include/Python.h", True, True)

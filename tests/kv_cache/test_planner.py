@@ -115,7 +115,7 @@ def test_planned_bytes_are_allocated_bytes_and_shapes_lead_with_units(
             weight_bytes=77,
         ),
     )
-    caches = allocate_caches(plan, k_max, "cpu")
+    caches = allocate_caches(plan, k_max, "cpu").layers
     assert sorted(caches) == sorted(layer for spec in specs for layer in spec.layers)
     total = 0
     for index, pool in enumerate(plan.pools):
@@ -136,7 +136,7 @@ def test_planned_bytes_are_allocated_bytes_and_shapes_lead_with_units(
 
 def test_caches_are_allocated_uninitialised() -> None:
     """Nothing may lean on zeros; under the test suite fresh memory holds NaN."""
-    caches = allocate_caches(plan_memory([attention("a")], limits()), 0, "cpu")
+    caches = allocate_caches(plan_memory([attention("a")], limits()), 0, "cpu").layers
     assert bool(torch.isnan(caches["a"]["k"]).all())
 
 

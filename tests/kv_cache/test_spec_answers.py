@@ -13,8 +13,9 @@ from vtcore.engine.core import AddRequest, EngineCore
 from vtcore.errors import ConfigError, EngineError, PluginError
 from vtcore.interfaces.batch import EngineRequest, RowParams
 from vtcore.interfaces.kv_cache_spec import TensorSpec, Window
+from vtcore.internals import Internals
 from vtcore.kv_cache.planner import PlanLimits, plan_memory
-from vtcore.loader import Internals, LoadedCore, load_core
+from vtcore.loader import LoadedCore, load_core
 from vtcore.testing.schedules import toy_registry
 from vtcore.testing.toy_arch import ToyState, ToyWindow
 from vtcore.testing.toy_drafters import JunkDrafter

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from vtcore.errors import ConfigError, PluginLoadError
-from vtcore.ops.dispatch import CORE_OPS, resolve_ops
+from vtcore.ops.dispatch import CORE_OPS, check_overrides, resolve_ops
 from vtcore.ops.rms_norm.naive import rms_norm
 
 
@@ -30,8 +30,17 @@ def test_an_op_runs_its_device_form_where_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("overrides", "arch_ops", "message"),
     [
-        ({"nothing": "naive"}, {}, r"\$\.ops\.nothing: no such op"),
-        ({"rope": "fast"}, {}, r"\$\.ops\.rope: no implementation 'fast'"),
+        ({"nothing": "naive"}, {}, r"\$\.op_overrides\.nothing: no such op; known: "),
+        ({"silu_mull": "naive"}, {}, r"\$\.op_overrides\.silu_mull: no such op; did you mean 'silu_mul'\?"),
+        ({"roots": "naive"}, {"root": {"naive": "math:sqrt"}}, "did you mean 'root'"),
+        (
+            {"rope": "fast"},
+            {},
+            r"\$\.op_overrides\.rope: no implementation 'fast' serves it; choose naive, or give module:fun",
+        ),
+        ({"rope": "cuda"}, {}, "no implementation 'cuda' serves it; choose naive, or give"),
+        # A kernel of another device is there, and cannot run.
+        ({"rms_norm": "cuda"}, {}, "no implementation 'cuda' serves it on cpu; choose naive, or give"),
         ({"rope": "no_such_module:rope"}, {}, "cannot be imported"),
         ({"rope": "math:no_such_function"}, {}, "cannot be imported"),
         ({"rope": "math:pi"}, {}, "is not a function"),
@@ -58,5 +67,38 @@ def test_an_op_of_the_arch_that_cannot_be_imported_is_its_plugins_fault(path: st
     with pytest.raises(PluginLoadError, match=re.escape(f"op 'root': {path!r} {message}")):
         resolve_ops("cpu", arch_ops={"root": {"naive": path}})
     # What an override names is the user's.
-    with pytest.raises(ConfigError, match=r"^\$\.ops\.root: 'math:none' cannot be imported"):
+    with pytest.raises(ConfigError, match=r"^\$\.op_overrides\.root: 'math:none' cannot be imported"):
         resolve_ops("cpu", {"root": "math:none"}, {"root": {"naive": path}})
+
+
+TWO_FORMS = {"root": {"naive": "math:sqrt", "cuda": "math:cbrt", "cuda_batch_invariant": "math:exp"}}
+
+
+def test_the_invariant_form_serves_where_bits_must_not_depend_on_the_batch() -> None:
+    assert resolve_ops("cuda", arch_ops=TWO_FORMS)["root"] is math.cbrt
+    assert resolve_ops("cuda", arch_ops=TWO_FORMS, batch_invariant=True)["root"] is math.exp
+    assert resolve_ops("cpu", arch_ops=TWO_FORMS, batch_invariant=True)["root"] is math.sqrt
+    assert resolve_ops("cuda", {"root": "cuda_batch_invariant"}, TWO_FORMS)["root"] is math.exp
+    assert resolve_ops("cuda", {"root": "naive"}, TWO_FORMS, batch_invariant=True)["root"] is math.sqrt
+
+
+def test_no_override_takes_the_invariance_back_in_silence() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_overrides("cuda", {"root": "cuda"}, TWO_FORMS, batch_invariant=True)
+    assert caught.value.problems == (
+        "$.op_overrides.root: no implementation 'cuda' serves it on cuda with batch_invariant; choose naive "
+        "or cuda_batch_invariant, or give module:function",
+    )
+    check_overrides("cuda", {"root": "cuda"}, TWO_FORMS)
+
+
+def test_all_wrong_overrides_are_named_at_once_and_functions_only_when_asked() -> None:
+    wrong = {"root": "fast", "rot": "naive", "rope": "no_such_module:rope"}
+    with pytest.raises(ConfigError) as caught:
+        check_overrides("cpu", wrong, TWO_FORMS, imports=True)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "$.op_overrides.root",
+        "$.op_overrides.rope",
+        "$.op_overrides.rot",
+    ]
+    check_overrides("cpu", {"rope": "no_such_module:rope"}, TWO_FORMS)

@@ -86,6 +86,9 @@ def run(
         prefill=tuple(spans),
         computed=torch.tensor([c for c, _ in rows]),
         query_lens=torch.tensor([n for _, n in rows]),
+        query_start=torch.tensor(
+            [*(i * query_len for i in range(len(uniform))), *(s.offset for s in spans), token]
+        ),
         query_len_min=min((n for _, n in uniform), default=query_len),
         context_max=max((c + n for c, n in uniform), default=0) + slack,
         pools=(pool,),

@@ -39,6 +39,7 @@ class Bench:
     captured_k: tuple[int, ...] = (0,)
     caching: bool = False
     num_checkpoints: int = 0
+    chunk: int = 1
     time_limit_s: float | None = None
     starvation_s: float = 30.0
     now: float = 0.0
@@ -58,6 +59,7 @@ class Bench:
                 max_query=2 * self.budget,
                 k_max=max(self.captured_k),
                 num_checkpoints=self.num_checkpoints,
+                chunk=self.chunk,
             ),
         )
         memory = RequestMemory(plan, self.caching, root_hash(), 0)

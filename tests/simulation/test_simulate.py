@@ -205,3 +205,20 @@ def test_a_plain_decoder_is_simulated_where_torch_is_not() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "TTFT mean ms" in done.stdout
+
+
+def test_a_gpu_is_simulated_where_the_cache_has_a_size(
+    engine: Callable[..., Geometry], tmp_path: Path
+) -> None:
+    make_checkpoint("qwen3_5_dense", "tiny", tmp_path / "tiny")
+    model = UserOptions(model=str(tmp_path / "tiny"), device="cuda")
+    refused = pytest.raises(ConfigError, match=r"^\$\.device: 'cuda' sizes the cache by its memory, which is")
+    with refused:
+        engine(device="cuda", num_blocks=None)
+    with refused:
+        plan_model(model, {}, Environment(gpus_hidden=True))
+    planned = engine(device="cuda", num_blocks=40, batch_invariant=True, max_num_batched_tokens=8)
+    assert planned.plan.num_blocks == 40
+    assert planned.plan.chunk == 64
+    assert planned.config.scheduler.max_num_batched_tokens == planned.config.scheduler.max_num_seqs + 63
+    assert plan_model(evolve(model, num_blocks=9), {}, Environment(gpus_hidden=True)).plan.num_blocks == 9

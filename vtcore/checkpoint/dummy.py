@@ -19,15 +19,17 @@ _DTYPE = torch.bfloat16
 
 
 class DummyFormat:
-    """The tensors that `vtcore make-checkpoint` would write with the same config and seed, bfloat16.
+    """On the CPU the tensors that `vtcore make-checkpoint` would write with the same config and seed,
+    bfloat16.
 
     Args:
         arch: Its rules for no names give sources and shapes.
         seed: 0 <= seed < 2**63.
+        device: Where they are drawn; each kind of device has noise of its own.
     """
 
-    def __init__(self, arch: ModelArch, seed: int) -> None:
-        self._arch, self._seed = arch, seed
+    def __init__(self, arch: ModelArch, seed: int, device: str = "cpu") -> None:
+        self._arch, self._seed, self._device = arch, seed, device
         self._rules: dict[str, ParamRule] = {}
         self._names: dict[str, StoredInfo] = {}
         for rule in arch.param_rules(()):
@@ -54,7 +56,8 @@ class DummyFormat:
             # Dropped first, so that two large tensors never exist at once.
             self._last = None
             init = self._arch.random_init(self._rules[name])
-            tensor = draw_tensor(init, self._names[name].shape, self._seed, name).to(_DTYPE)
+            shape = self._names[name].shape
+            tensor = draw_tensor(init, shape, self._seed, name, self._device).to(_DTYPE)
             self._last = (name, tensor)
         tensor = self._last[1]
         return tensor if rows is None else tensor[rows]

@@ -12,6 +12,7 @@ import torch
 from attrs import define, field
 
 from vtcore.checkpoint.format import CheckpointFormat, StoredInfo
+from vtcore.checkpoint.staged_copy import StagedCopy
 from vtcore.errors import (
     MissingTensorError,
     PluginError,
@@ -103,7 +104,11 @@ class LoadedParameters:
 
 
 def load_parameters(
-    arch: ModelArch, fmt: CheckpointFormat, dtype: torch.dtype, device: str
+    arch: ModelArch,
+    fmt: CheckpointFormat,
+    dtype: torch.dtype,
+    device: str,
+    staged: StagedCopy | None = None,
 ) -> LoadedParameters:
     """Read, slice, fuse, convert and count every parameter; names, shapes and dtypes are checked first.
 
@@ -112,6 +117,7 @@ def load_parameters(
         fmt: The opened checkpoint.
         dtype: Of rules marked "model"; rules marked "acc" get `acc_dtype(dtype)`.
         device: torch device string.
+        staged: How parts get there; None copies at once on the CPU, and through pinned buffers elsewhere.
 
     Raises:
         MissingTensorError: The checkpoint lacks tensors of the rules.
@@ -128,9 +134,32 @@ def load_parameters(
         for part in rule.parts:
             _check_stored(rule, part, stored[part.source])
     total = sum(_rule_bytes(rule, dtype) for rule in rules)
-    tensors = {rule.name: _load_rule(rule, fmt, dtype, device) for rule in rules}
+    if staged is None and torch.device(device).type != "cpu":
+        staged = StagedCopy(device)
+    tensors = {rule.name: _load_rule(rule, fmt, dtype, device, staged) for rule in rules}
+    if staged is not None:
+        staged.finish()
     groups = {rule.name: rule.num_groups for rule in rules if rule.num_groups is not None}
     return LoadedParameters(tensors, total, skipped, groups)
+
+
+def meta_parameters(arch: ModelArch, names: Collection[str], dtype: torch.dtype) -> LoadedParameters:
+    """The parameters that `load_parameters` would make, on torch's meta device; reads nothing.
+
+    Args:
+        names: Tensor names; empty means the released form.
+        dtype: Of rules marked "model".
+
+    Raises:
+        PluginError: The rules contradict themselves.
+    """
+    rules = arch.param_rules(names)
+    _check_rules(rules)
+    tensors = {
+        rule.name: torch.empty(rule.shape, dtype=_rule_dtype(rule, dtype), device="meta") for rule in rules
+    }
+    groups = {rule.name: rule.num_groups for rule in rules if rule.num_groups is not None}
+    return LoadedParameters(tensors, sum(_rule_bytes(rule, dtype) for rule in rules), (), groups)
 
 
 def estimate_parameter_bytes(arch: ModelArch, names: Collection[str], dtype: torch.dtype) -> int:
@@ -246,11 +275,17 @@ def _check_shape(
         )
 
 
-def _load_rule(rule: ParamRule, fmt: CheckpointFormat, dtype: torch.dtype, device: str) -> torch.Tensor:
+def _load_rule(
+    rule: ParamRule, fmt: CheckpointFormat, dtype: torch.dtype, device: str, staged: StagedCopy | None
+) -> torch.Tensor:
     final = torch.empty(rule.shape, dtype=_rule_dtype(rule, dtype), device=device)
     start = 0
     for part in rule.parts:
-        final[start : start + part.rows].copy_(_read_part(rule, part, fmt))
+        rows, found = final[start : start + part.rows], _read_part(rule, part, fmt)
+        if staged is None:
+            rows.copy_(found)
+        else:
+            staged.copy(rows, found)
         start += part.rows
     return final
 

@@ -136,6 +136,7 @@ def build_report(
             "table_bytes": plan.table_bytes,
             "total_bytes": plan.total_bytes,
             "available_bytes": planned.limits.available_bytes,
+            "device": config.model.device,
             "max_model_len": plan.max_model_len,
             "num_blocks": plan.num_blocks,
         },
@@ -144,7 +145,7 @@ def build_report(
             for name, (value, origin) in defaults.rows().items()
         },
         "off": _features_off(planned),
-        "notes": [*notes, *_interval_notes(planned)],
+        "notes": [*notes, *_interval_notes(planned), *_memory_notes(planned)],
         "warnings": [
             warning
             for warning in (prefix_caching_warning(planned.policy, config.cache.enable_prefix_caching),)
@@ -165,16 +166,17 @@ def _prefix_caching(planned: PlannedCore) -> dict[str, Any]:
         "grid", tokens between the positions at which a hit may end, and "state_checkpoint_interval", tokens
         between regular checkpoints as the grid lets them be.
     """
-    from vtcore.config.resolve import DEFAULT_CHECKPOINTS_PER_SEQ
+    from vtcore.config.rules import default_state_checkpoints
     from vtcore.kv_cache.state_checkpoints import on_grid
 
-    cache, plan = planned.config.cache, planned.plan
+    config, plan = planned.config, planned.plan
+    cache = config.cache
     shown: dict[str, Any] = {"is_on": cache.enable_prefix_caching}
     if not any(pool.is_slot for pool in plan.pools):
         return shown
     num = cache.num_state_checkpoints
     if not cache.enable_prefix_caching:
-        num = DEFAULT_CHECKPOINTS_PER_SEQ * planned.config.scheduler.max_num_seqs
+        num = default_state_checkpoints(config.scheduler.max_num_seqs, config.model.device)
     each = sum(pool.unit_bytes for pool in plan.pools if pool.is_slot)
     return {
         **shown,
@@ -198,6 +200,20 @@ def _interval_notes(planned: PlannedCore) -> Iterator[str]:
             f"state_checkpoint_interval {given} is not reached within max_model_len "
             f"{planned.plan.max_model_len}: no prompt has regular state checkpoints"
         )
+
+
+def _memory_notes(planned: PlannedCore) -> Iterator[str]:
+    """What the figures rest on where the device is not here."""
+    config, limits = planned.config, planned.limits
+    if not config.model.is_gpu or limits.available_bytes is not None:
+        return
+    planned_for = ""
+    if config.cache.num_blocks is None and config.cache.kv_cache_memory_bytes is None:
+        planned_for = (
+            f"; the engine will fill gpu_memory_utilization {config.cache.gpu_memory_utilization} of it, "
+            f"what is shown holds one request of {planned.plan.max_model_len} tokens"
+        )
+    yield f"the memory of device {config.model.device} is unknown, since it is not seen here{planned_for}"
 
 
 def _features_off(planned: PlannedCore) -> dict[str, str]:
@@ -272,7 +288,10 @@ def _memory_rows(memory: Mapping[str, Any], caching: Mapping[str, Any]) -> Itera
         yield "  state checkpoints", caching["state_checkpoint_bytes"], what
     yield "tables", memory["table_bytes"], ""
     available = memory["available_bytes"]
-    yield "total", memory["total_bytes"], "" if available is None else f"of {_size(available)} available"
+    what = "" if available is None else f"of {_size(available)} available"
+    if available is None and memory["device"] != "cpu":
+        what = f"of what {memory['device']} has, which is unknown here"
+    yield "total", memory["total_bytes"], what
 
 
 def _print_table(rows: Iterable[tuple[str, int, str]]) -> None:

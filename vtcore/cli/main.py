@@ -28,6 +28,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("vtcore.cli.check", "show what a model and its options resolve to, without loading weights"),
     "pull": ("vtcore.cli.pull", "download a model"),
     "simulate": ("vtcore.cli.simulate", "compare scheduler policies on a trace, without weights"),
+    "warmup": ("vtcore.cli.warmup", "compile a model's kernels before its first start"),
+    "bench": ("vtcore.cli.bench", "measure a model on this machine, beside what is possible"),
     "doctor": ("vtcore.cli.doctor", "find what is wrong with this machine and installation"),
     "plugins": ("vtcore.cli.plugins", "list installed plugins and what is wrong with them"),
     "explain": ("vtcore.cli.explain", "explain an error's code"),
@@ -41,7 +43,6 @@ A module whose command may do without stdout has `needs_stdout(args) -> bool`.
 VLLM_COMMANDS: Mapping[str, str] = {
     "serve": "use generate, chat, or the class LLM in Python",
     "complete": "use generate",
-    "bench": "use generate, whose last line has the speed",
     "run-batch": "use generate --input FILE --output FILE",
     "collect-env": "use doctor",
 }

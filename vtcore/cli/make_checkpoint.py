@@ -1,4 +1,4 @@
-"""`vtcore make-checkpoint`: a small checkpoint of real form with random weights.
+"""`vtcore make-checkpoint`: a small checkpoint of real form with random weights, or a config.json alone.
 
 Does not: know an architecture; sizes, shapes and draws are the plugin's.
 """
@@ -36,6 +36,8 @@ _DEFAULT_TOKENIZER_VOCAB = 4096
 # Releases pad the embedding beyond the tokenizer, so rows exist without a token. Source: Qwen3.5 config.json.
 _VOCAB_MULTIPLE = 64
 _NUM_SHARDS = 2
+_CONFIG_ONLY_VOCAB = 512
+"""Rows of the embedding where a small config is written without a tokenizer."""
 
 
 def make_checkpoint(
@@ -84,6 +86,44 @@ def make_checkpoint(
     return num_bytes // torch.bfloat16.itemsize
 
 
+def make_config(
+    arch_name: str, size: str, out: Path, registry: PluginRegistry | None = None, force: bool = False
+) -> None:
+    """Write config.json alone: of a released size, else of a size for tests.
+
+    It is enough for `check`, `warmup` and `bench`, and for `load_format=dummy` with `skip_tokenizer_init`.
+
+    Args:
+        arch_name, out, registry, force: As for `make_checkpoint`.
+        size: A size that the architecture knows.
+
+    Raises:
+        ConfigError: Unknown arch or size, or `out` holds something else.
+        HostError: `out` cannot be written.
+    """
+    registry = registry if registry is not None else build_registry()
+    registered = _find_arch(arch_name, registry)
+    config = _published(registered, registry, size)
+    if isinstance(config, str):
+        try:
+            config = _config_of(registered, registry, size, _CONFIG_ONLY_VOCAB)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {config}") from error
+    with _writing(out):
+        _prepare(out, force)
+        write_json(out / "config.json", {**config, RANDOM_WEIGHTS_KEY: True})
+
+
+def _published(
+    registered: Registered[ArchEntry], registry: PluginRegistry, size: str
+) -> Mapping[str, Any] | str:
+    """The config of a release, or why there is none."""
+    try:
+        return _asked(registered, registry, "published_config", size)
+    except ValueError as error:
+        return str(error)
+
+
 def add_parser(subparsers: Any) -> None:
     """Add `make-checkpoint` to the command line."""
     parser = subparsers.add_parser(
@@ -91,7 +131,14 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="directory to write")
     parser.add_argument("--arch", required=True, help="architecture, as `vtcore plugins list` names it")
-    parser.add_argument("--size", required=True, help="a size the architecture offers (tiny, small, bench)")
+    parser.add_argument(
+        "--size",
+        required=True,
+        help="a size the architecture offers (tiny, small, bench); with --config-only also a release's",
+    )
+    parser.add_argument(
+        "--config-only", action="store_true", help="write config.json alone, for dummy weights"
+    )
     parser.add_argument("--seed", type=int, default=0, help="0 <= seed < 2**63 (default 0)")
     parser.add_argument(
         "--force", action="store_true", help="overwrite an earlier checkpoint of this command"
@@ -108,6 +155,10 @@ def run(args: argparse.Namespace) -> int:
     """Run the parsed command; returns the exit code."""
     given = given_from_args(args)
     registry = registry_for(given.options, given.environment)
+    if args.config_only:
+        make_config(args.arch, args.size, args.out, registry, args.force)
+        print(f"{args.out}: {args.arch} {args.size}, config.json alone")
+        return 0
     count = make_checkpoint(args.arch, args.size, args.out, args.seed, registry, args.force)
     print(f"{args.out}: {args.arch} {args.size}, {count:,} random parameters, bfloat16, seed {args.seed}")
     return 0
@@ -126,13 +177,29 @@ def _find_arch(name: str, registry: PluginRegistry) -> Registered[ArchEntry]:
 def _config_of(
     registered: Registered[ArchEntry], registry: PluginRegistry, size: str, vocab_size: int
 ) -> Mapping[str, Any]:
-    arch_class: type[ModelArch] = registry.load(registered)
-    fault = f"arch {registered}: checkpoint_config({size!r}, {vocab_size})"
     try:
-        config = arch_class.checkpoint_config(size, vocab_size)
+        return _asked(registered, registry, "checkpoint_config", size, vocab_size)
     except ValueError as error:
-        raise ConfigError(f"--size: {error}") from error
-    except VtcoreError:
+        remedy = ""
+        if not isinstance(_published(registered, registry, size), str):
+            remedy = f"; of the release {size!r} only the config is written, by --config-only"
+        raise ConfigError(f"--size: {error}{remedy}") from error
+
+
+def _asked(
+    registered: Registered[ArchEntry], registry: PluginRegistry, member: str, *args: str | int
+) -> Mapping[str, Any]:
+    """What the arch's class answers.
+
+    Raises:
+        ValueError: It has no such size.
+        PluginError: It fails, or answers anything but a mapping.
+    """
+    arch_class: type[ModelArch] = registry.load(registered)
+    fault = f"arch {registered}: {member}({', '.join(map(repr, args))})"
+    try:
+        config = getattr(arch_class, member)(*args)
+    except (ValueError, VtcoreError):
         raise
     except (Exception, SystemExit) as error:
         raise PluginError(

@@ -18,6 +18,11 @@ GROUPS: tuple[str, ...] = ("model", "frontend", "cache", "scheduler")
 """The parts of an `EngineConfig` whose fields are settings of their own."""
 
 
+def is_gpu(device: str) -> bool:
+    """Whether a torch device string names a GPU."""
+    return device.partition(":")[0] == "cuda"
+
+
 @frozen
 class Origin:
     """Where a value came from.
@@ -48,7 +53,7 @@ class ModelConfig:
         model: Directory, checkpoint source or Hub id, as given; None for tensors in memory.
         arch: Registry name.
         dtype: "float64", "float32" or "bfloat16".
-        device: torch device string.
+        device: torch device string: "cpu", "cuda" or "cuda:N".
         revision: Branch, tag or commit of a Hub model; None is its main branch.
         download_dir: Where Hub models are kept; None is huggingface_hub's own cache.
         load_format: "auto", the checkpoint's weights, or "dummy", random ones.
@@ -56,6 +61,9 @@ class ModelConfig:
         max_model_len_pinned: Whether the user gave a number: then it is kept or refused, never lowered.
         seed: Of requests that bring none.
         enforce_eager: Whether no graph is captured.
+        batch_invariant: Whether a request's bits are independent of what it is batched with. Chunks then end
+            on multiples of 64 tokens.
+        op_overrides: Op -> the name of an implementation ("naive", a device type) or `module:function`.
     """
 
     model: str | None
@@ -69,6 +77,13 @@ class ModelConfig:
     max_model_len_pinned: bool
     seed: int
     enforce_eager: bool
+    batch_invariant: bool = False
+    op_overrides: Mapping[str, str] = field(factory=dict, converter=freeze)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether the model computes on a GPU."""
+        return is_gpu(self.device)
 
 
 @frozen(kw_only=True)
@@ -101,9 +116,11 @@ class CacheConfig:
     Args:
         block_size: Tokens per block.
         num_blocks: Usable blocks per pool of blocks that live as long as requests, 0 without one; None
-            when kv_cache_memory_bytes sizes the pools: then the memory plan has the number.
+            when kv_cache_memory_bytes or, on a GPU, gpu_memory_utilization sizes the pools: then the memory
+            plan has the number.
         kv_cache_memory_bytes: Most bytes of all pools and tables; None when they do not size the pools.
-        gpu_memory_utilization: Share of a GPU's memory to use; None on a cpu.
+        gpu_memory_utilization: Share of a GPU's memory that the whole engine may use; None on a cpu. It
+            sizes the pools where neither of the two above does, and limits them where one does.
         enable_prefix_caching: Whether blocks of equal prefixes are shared.
         prefix_caching_hash_seed: Text that seeds the hash chain's root; None is the built-in root.
         num_state_checkpoints: Recurrent states kept for prefix hits; 0 without recurrent state or caching.

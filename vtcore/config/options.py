@@ -5,6 +5,7 @@ Does not: decide anything; `resolve.py` turns these into an `EngineConfig`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +17,8 @@ from vtcore.suggest import did_you_mean
 DTYPES: tuple[str, ...] = ("auto", "float64", "float32", "bfloat16")
 """Values of the option `dtype`."""
 
-DEVICES: tuple[str, ...] = ("auto", "cpu")
-"""Values of the option `device`."""
+DEVICES: tuple[str, ...] = ("auto", "cpu", "cuda")
+"""Values of the option `device`; a GPU may be numbered, `cuda:1`."""
 
 LOAD_FORMATS: tuple[str, ...] = ("auto", "dummy")
 """Values of the option `load_format`."""
@@ -32,11 +33,16 @@ UNSERVED_DTYPES: Mapping[str, str] = {
 }
 """Dtypes that engines have and this one has not -> why, and what to do."""
 
-UNSERVED_DEVICES: Mapping[str, str] = dict.fromkeys(
-    ("cuda", "gpu", "rocm", "hip", "xpu", "hpu", "npu", "mps", "tpu"),
-    "this version computes on the cpu; leave it out, or give cpu",
-)
-"""Devices that engines have and this one has not -> why, and what to do; `cuda:0` is looked up as `cuda`."""
+UNSERVED_DEVICES: Mapping[str, str] = {
+    "gpu": "an NVIDIA GPU is called cuda; give cuda, or leave it out",
+    **dict.fromkeys(
+        ("rocm", "hip", "xpu", "hpu", "npu", "mps", "tpu"),
+        "this version computes on the cpu and on NVIDIA GPUs; leave it out, or give cpu or cuda",
+    ),
+}
+"""Devices that engines have and this one has not -> why, and what to do; `xpu:0` is looked up as `xpu`."""
+
+_NUMBERED = re.compile(r"(\w+):[0-9]{1,4}", re.ASCII)
 
 UNSERVED_LOAD_FORMATS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -64,9 +70,10 @@ def _option(
     choices: tuple[str, ...] = (),
     words: tuple[str, ...] = (),
     unserved: Mapping[str, str] | None = None,
+    numbered: tuple[str, ...] = (),
 ) -> Any:
     limits: dict[str, Any] = {"at_least": at_least, "at_most": at_most, "choices": choices, "words": words}
-    limits["unserved"] = unserved or {}
+    limits |= {"unserved": unserved or {}, "numbered": numbered}
     return field(default=None, metadata={"about": about, **limits})
 
 
@@ -76,7 +83,8 @@ class UserOptions:
 
     Metadata of a field: `about`, one line for `--help` and the reference; `at_least`, `at_most`, limits of a
     number or of the length of a list; `choices`, all values of a text; `words`, texts that a number's option
-    takes beside numbers; `unserved`, known values that are no choice -> a sentence why not, and what to do.
+    takes beside numbers; `unserved`, known values that are no choice -> a sentence why not, and what to do;
+    `numbered`, choices that ":" and a number may follow.
     """
 
     model: str | None = _option("checkpoint directory, checkpoint source or Hub id")
@@ -108,7 +116,10 @@ class UserOptions:
         "of weights and activations; auto: the checkpoint's", choices=DTYPES, unserved=UNSERVED_DTYPES
     )
     device: str | None = _option(
-        "where the model computes; auto: cpu", choices=DEVICES, unserved=UNSERVED_DEVICES
+        "where the model computes; auto: cuda, the first usable GPU, else cpu; cuda:N is GPU number N",
+        choices=DEVICES,
+        unserved=UNSERVED_DEVICES,
+        numbered=("cuda",),
     )
     seed: int | None = _option(
         "of requests that bring none, and of dummy weights; default 0", at_least=0, at_most=MAX_SEED
@@ -119,16 +130,30 @@ class UserOptions:
         at_least=2,
         words=("auto",),
     )
-    enforce_eager: bool | None = _option("run without captured graphs; default: as the device needs")
-    async_scheduling: bool | None = _option("schedule a step while the last one runs; default: where served")
+    enforce_eager: bool | None = _option(
+        "run without captured graphs; default: off on cuda, on on the cpu, which captures none"
+    )
+    async_scheduling: bool | None = _option(
+        "schedule a step while the last one runs; default: on on cuda, off on the cpu"
+    )
     enable_jump_forward: bool | None = _option(
         "emit tokens that a grammar forces without a forward; default: off"
     )
+    batch_invariant: bool | None = _option(
+        "on cuda: a request's output has the same bits whatever it is batched with; slower; default: off"
+    )
+    op_overrides: Mapping[str, str] | None = _option(
+        'which implementation serves an op: {"rms_norm": "naive"}, a device type, or module:function'
+    )
     block_size: int | None = _option("tokens per KV block; default 32", at_least=1)
-    num_blocks: int | None = _option("KV blocks per pool of blocks; default 256", at_least=1)
+    num_blocks: int | None = _option(
+        "KV blocks per pool of blocks; default 256 on the cpu, what memory holds on cuda", at_least=1
+    )
     kv_cache_memory_bytes: int | None = _option("bytes for KV caches, instead of num_blocks", at_least=1)
     gpu_memory_utilization: float | None = _option(
-        "share of a GPU's memory to use", at_least=0.01, at_most=1.0
+        "share of a GPU's memory to use, weights and graphs included; default 0.92",
+        at_least=0.01,
+        at_most=1.0,
     )
     enable_prefix_caching: bool | None = _option(
         "reuse KV blocks of equal prefixes; default: on, off for archs with recurrent state"
@@ -137,7 +162,8 @@ class UserOptions:
         "text that seeds the block hashes, so that processes agree; random: drawn at the start"
     )
     num_state_checkpoints: int | None = _option(
-        "recurrent states kept for prefix hits; default: 4 for each of max_num_seqs if prefix caching is on",
+        "recurrent states kept for prefix hits; default: 4 for each of max_num_seqs, 64 at most on cuda, if "
+        "prefix caching is on",
         at_least=0,
     )
     state_checkpoint_interval: int | None = _option(
@@ -145,9 +171,12 @@ class UserOptions:
         "shows; default 2048",
         at_least=1,
     )
-    max_num_seqs: int | None = _option("requests that run at once; default 8", at_least=1)
+    max_num_seqs: int | None = _option(
+        "requests that run at once; default 8 on the cpu, 256 on cuda", at_least=1
+    )
     max_num_batched_tokens: int | None = _option(
-        "token budget of a step, raised to max_num_seqs if below; default: the arch's", at_least=1
+        "token budget of a step, raised to max_num_seqs if below; default: the arch's, 8192 at least on cuda",
+        at_least=1,
     )
     scheduling_policy: str | None = _option("name of an installed scheduler policy; default fcfs")
     policy_config: Mapping[str, Any] | None = _option(
@@ -213,6 +242,9 @@ def _problem(limits: Mapping[str, Any], value: Any) -> str:
         return f"{value} is below {low}; raise it, or leave it out for the default"
     if high is not None and not value <= high:
         return f"{value} is above {high}; lower it"
+    found = _NUMBERED.fullmatch(str(value)) if limits["numbered"] else None
+    if found is not None and found[1] in limits["numbered"]:
+        return ""
     if choices and value not in choices:
         if _why_unserved(limits, value):
             return ""

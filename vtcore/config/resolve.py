@@ -20,10 +20,12 @@ from vtcore.config.engine_config import (
     ModelConfig,
     Origin,
     SchedulerConfig,
+    is_gpu,
 )
 from vtcore.config.env import Environment
 from vtcore.config.options import DTYPES, UserOptions, option_problems, unserved_problems
 from vtcore.errors import CheckpointError, ConfigError, DeviceError, NotServedError
+from vtcore.scheduling.chunk_end import INVARIANT_CHUNK
 
 if TYPE_CHECKING:
     from vtcore.host.gpu import GpuFacts
@@ -32,16 +34,12 @@ T = TypeVar("T")
 
 DEFAULT_BLOCK_SIZE = 32
 """Tokens per block. Source: vllm.cpp model_loader.h, EngineParams."""
-DEFAULT_MAX_NUM_SEQS = 8
-"""Requests at once on a CPU. Source: vllm.cpp model_loader.h, EngineParams."""
 DEFAULT_SEED = 0
 """A fixed seed: runs repeat unless asked otherwise. Source: vLLM config/model.py, ModelConfig.seed."""
 DEFAULT_POLICY = "fcfs"
 """First come, first served. Source: vllm.cpp model_loader.h, EngineParams."""
 DEFAULT_GENERATION_CONFIG = "auto"
 """The checkpoint's sampling defaults. Source: vLLM config/model.py, ModelConfig.generation_config."""
-DEFAULT_CHECKPOINTS_PER_SEQ = 4
-"""State checkpoints kept for each request that may run: its own, and some of prompts that come back."""
 DEFAULT_STATE_CHECKPOINT_INTERVAL = 2048
 """Tokens between state checkpoints inside a long prompt: one default token budget of the Qwen3.5 archs."""
 DEFAULT_POLICY_TIME_LIMIT_MS = 5.0
@@ -49,8 +47,6 @@ DEFAULT_POLICY_TIME_LIMIT_MS = 5.0
 DEFAULT_STARVATION_S = 30.0
 """After that long a request goes first, whatever the policy says."""
 _TEXT_OPTIONS = ("tokenizer", "chat_template", "default_chat_template_kwargs")
-RUNNER_SUPPORTS_ASYNC = False
-"""Whether the runner can overlap steps."""
 
 
 @frozen(kw_only=True)
@@ -119,6 +115,7 @@ def resolve_config(
     *,
     sources: Mapping[str, Origin] = MappingProxyType({}),
     gpu: GpuFacts | None = None,
+    only_plan: bool = False,
 ) -> EngineConfig:
     """Decide every setting.
 
@@ -128,6 +125,7 @@ def resolve_config(
         env: As read once by `read_environment`.
         sources: Option -> where its value came from, as `gather_options` says; "user" for those left out.
         gpu: What the machine has; None when nobody looked, then there is no word on it.
+        only_plan: Whether nothing will run, so that the GPU that the user names need not be here.
 
     Returns:
         The settings; `max_model_len` is final only if pinned, and `num_blocks` None if bytes size the cache.
@@ -136,7 +134,8 @@ def resolve_config(
         ConfigError: Every illegal value and every pair that does not go together, at once.
         NotServedError: The same, when each is merely something that this version does not serve.
         CheckpointError: The checkpoint's dtype is no name.
-        DeviceError: A GPU is present but unusable, and the user did not choose the cpu.
+        DeviceError: A GPU is present but unusable, and the user did not choose the cpu; or the one that the
+            user chose is not here.
     """
     problems = option_problems(options)
     not_served = unserved_problems(options)
@@ -148,14 +147,14 @@ def resolve_config(
         model=model,
         frontend=_resolve_frontend(options, facts, decisions),
         cache=_resolve_cache(facts, env, model.device, decisions),
-        scheduler=_resolve_scheduler(facts, env, model.max_model_len, decisions),
+        scheduler=_resolve_scheduler(facts, env, model, decisions),
         plugin_files=decisions.take("plugin_files", ()),
         plugin_owners=decisions.take("plugin_owners", {}),
         origins=decisions.origins,
     )
     decisions.check()
-    if gpu is not None and gpu.problem is not None and options.device in (None, "auto"):
-        raise DeviceError(f'{gpu.problem}; {gpu.remedy}, or choose device "cpu" to compute without it')
+    if gpu is not None and not (only_plan and options.device not in (None, "auto")):
+        _check_device(options.device, model.device, gpu, env)
     return config
 
 
@@ -169,7 +168,9 @@ def _resolve_model(
     return ModelConfig(
         model=decisions.take("model.model", None, note="tensors in memory"),
         arch=arch,
-        dtype=decisions.add("model.dtype", _decide_dtype(decisions.given("dtype"), facts.checkpoint_dtype)),
+        dtype=decisions.add(
+            "model.dtype", _decide_dtype(decisions.given("dtype"), facts.checkpoint_dtype, device)
+        ),
         device=device,
         revision=decisions.take("model.revision", None, note="the main branch"),
         download_dir=decisions.take("model.download_dir", None, note="huggingface_hub's cache"),
@@ -182,29 +183,66 @@ def _resolve_model(
         enforce_eager=decisions.add(
             "model.enforce_eager", rules.resolve_enforce_eager(decisions.given("enforce_eager"), device)
         ),
+        batch_invariant=decisions.add(
+            "model.batch_invariant",
+            rules.resolve_batch_invariant(decisions.given("batch_invariant"), device),
+        ),
+        op_overrides=decisions.take("model.op_overrides", {}),
     )
 
 
 def _decide_device(option: Given[str], gpu: GpuFacts | None) -> Decision[str]:
+    """The user's, else the first usable GPU, else the cpu."""
     if option.value not in (None, "auto"):
         return Decision(value=str(option.value), origin=option.origin)
-    note = ""
-    if gpu is not None and gpu.names:
-        note = f"{gpu.names[0]} is present, but this version computes on the cpu"
-    return Decision(value="cpu", origin=Origin("default", note))
+    if gpu is None or gpu.first_usable is None:
+        return Decision(value="cpu", origin=Origin("default", "" if gpu is None else "no usable GPU is here"))
+    number = gpu.first_usable
+    device = f"cuda:{number}" if number else "cuda"
+    return Decision(value=device, origin=Origin("device", gpu.names[number]))
 
 
-def _decide_dtype(option: Given[str], found: Any) -> Decision[str]:
+def _check_device(asked: str | None, device: str, gpu: GpuFacts, env: Environment) -> None:
+    """Whether the GPU that is asked for, or that is here, can be used: nothing falls back in silence.
+
+    Raises:
+        DeviceError: It cannot.
+    """
+    if gpu.problem is not None and (is_gpu(device) or asked in (None, "auto")):
+        raise DeviceError(f'{gpu.problem}; {gpu.remedy}, or choose device "cpu" to compute without it')
+    if not is_gpu(device):
+        return
+    if not gpu.names:
+        hidden = "CUDA_VISIBLE_DEVICES hides every GPU" if env.gpus_hidden else "no NVIDIA GPU is here"
+        remedy = "unset it" if env.gpus_hidden else "see what `vtcore doctor` says"
+        raise DeviceError(f'device {device!r}: {hidden}; {remedy}, or choose device "cpu"')
+    number = int(device.partition(":")[2] or 0)
+    if number >= len(gpu.names):
+        raise DeviceError(
+            f"device {device!r}: the GPUs here have the numbers 0 to {len(gpu.names) - 1}; give one of them"
+        )
+    if number in gpu.unusable:
+        raise DeviceError(f'device {device!r}: {gpu.unusable[number]}; choose another GPU, or device "cpu"')
+
+
+def _decide_dtype(option: Given[str], found: Any, device: str) -> Decision[str]:
     """The checkpoint's own dtype if it is served: weights are then used as they are stored."""
     if found is not None and not isinstance(found, str):
         raise CheckpointError(
             f"config.json: `dtype` is {found!r}, not the name of a dtype; use the config.json that the model "
             f"was published with"
         )
+    unserved = ("auto", "float64") if is_gpu(device) else ("auto",)
     if option.value not in (None, "auto"):
-        return Decision(value=str(option.value), origin=option.origin)
+        not_served: tuple[str, ...] = ()
+        if option.value in unserved:
+            not_served = (
+                f"$.dtype: {option.value!r}{option.where} is not served on device {device!r}: it is the "
+                f"dtype of exact tests on the cpu; use bfloat16 or float32, or device cpu",
+            )
+        return Decision(value=str(option.value), origin=option.origin, not_served=not_served)
     stored = (found or "").removeprefix("torch.")
-    if stored in DTYPES and stored != "auto":
+    if stored in DTYPES and stored not in unserved:
         return Decision(value=stored, origin=Origin("checkpoint"))
     note = f"the checkpoint says {stored}, which is not served" if stored else "the checkpoint says none"
     return Decision(value="float32", origin=Origin("default", note))
@@ -235,17 +273,17 @@ def _resolve_frontend(options: UserOptions, facts: ArchFacts, decisions: _Decisi
 def _resolve_cache(facts: ArchFacts, env: Environment, device: str, decisions: _Decisions) -> CacheConfig:
     given, add = decisions.given, decisions.add
     blocks, num_bytes = rules.resolve_cache_size(
-        given("num_blocks"), given("kv_cache_memory_bytes"), facts.is_bounded
+        given("num_blocks"), given("kv_cache_memory_bytes"), facts.is_bounded, device
     )
     utilization = rules.resolve_gpu_memory_utilization(given("gpu_memory_utilization"), device)
     caching = rules.resolve_prefix_caching(given("enable_prefix_caching"), facts.name, facts.is_recurrent)
-    seqs: int = given("max_num_seqs").value or DEFAULT_MAX_NUM_SEQS
+    seqs = rules.resolve_max_num_seqs(given("max_num_seqs"), device).value
     checkpoints, interval = rules.resolve_state_checkpoints(
         given("num_state_checkpoints"),
         given("state_checkpoint_interval"),
         is_recurrent=facts.is_recurrent,
         caching=caching,
-        defaults=(DEFAULT_CHECKPOINTS_PER_SEQ * seqs, DEFAULT_STATE_CHECKPOINT_INTERVAL),
+        defaults=(rules.default_state_checkpoints(seqs, device), DEFAULT_STATE_CHECKPOINT_INTERVAL),
     )
     hash_seed = rules.resolve_hash_seed(given("prefix_caching_hash_seed"), env, caching)
     return CacheConfig(
@@ -261,15 +299,21 @@ def _resolve_cache(facts: ArchFacts, env: Environment, device: str, decisions: _
 
 
 def _resolve_scheduler(
-    facts: ArchFacts, env: Environment, max_model_len: int, decisions: _Decisions
+    facts: ArchFacts, env: Environment, model: ModelConfig, decisions: _Decisions
 ) -> SchedulerConfig:
     given, add = decisions.given, decisions.add
-    seqs: int = decisions.take("scheduler.max_num_seqs", DEFAULT_MAX_NUM_SEQS)
+    seqs = add("scheduler.max_num_seqs", rules.resolve_max_num_seqs(given("max_num_seqs"), model.device))
     budget = rules.resolve_budget(
-        given("max_num_batched_tokens"), seqs, max_model_len, facts.name, facts.default_token_budget(seqs)
+        given("max_num_batched_tokens"),
+        seqs,
+        model.max_model_len,
+        facts.name,
+        facts.default_token_budget(seqs),
+        model.device,
+        INVARIANT_CHUNK if model.batch_invariant else 1,
     )
     overlap = rules.resolve_async_scheduling(
-        given("async_scheduling"), RUNNER_SUPPORTS_ASYNC, env.async_runner, env.async_sched
+        given("async_scheduling"), model.device, env.async_runner, env.async_sched
     )
     jump = rules.resolve_jump_forward(given("enable_jump_forward"), env.jump_forward)
     return SchedulerConfig(

@@ -9,12 +9,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from vtcore.config.decision import Decision, Given
-from vtcore.config.engine_config import Origin
+from vtcore.config.engine_config import Origin, is_gpu
 from vtcore.config.env import RANDOM, Environment
 from vtcore.scheduling.token_budget import resolve_token_budget
 
 DEFAULT_NUM_BLOCKS = 256
 """Blocks on a CPU. Source: vllm.cpp model_loader.h, EngineParams."""
+
+DEFAULT_MAX_NUM_SEQS = 8
+"""Requests at once on a CPU. Source: vllm.cpp model_loader.h, EngineParams."""
+
+DEFAULT_GPU_MAX_NUM_SEQS = 256
+"""Requests at once on a GPU: up to here a decode step of each Qwen3.5 is bound by memory, not arithmetic."""
+
+DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
+"""Share of a GPU's memory: the rest is for the driver, other processes and what no measurement foresees."""
+
+DEFAULT_GPU_TOKEN_BUDGET = 8192
+"""Least default token budget of a step on a GPU: below it a prompt's matrix products leave units idle."""
+
+CHECKPOINTS_PER_SEQ = 4
+"""State checkpoints kept for each request that may run: its own, and some of prompts that come back."""
+
+MOST_GPU_CHECKPOINTS = 64
+"""State checkpoints by default on a GPU at most, where four for each request would fill the memory: 9.2 GiB
+for Qwen3.5 27B."""
 
 JUMP_FORWARD_ON: tuple[str, ...] = ("1", "true", "TRUE", "on")
 """Texts of VT_ENABLE_JUMP_FORWARD that mean on. Source: vllm.cpp model_loader.h, JumpForwardEnabled."""
@@ -78,20 +97,34 @@ def resolve_skip_tokenizer_init(option: Given[bool], texts: Mapping[str, Given[A
 
 
 def resolve_budget(
-    option: Given[int], max_num_seqs: int, max_model_len: int, arch: str, arch_default: int
+    option: Given[int],
+    max_num_seqs: int,
+    max_model_len: int,
+    arch: str,
+    arch_default: int,
+    device: str = "cpu",
+    chunk: int = 1,
 ) -> Decision[int]:
-    """`resolve_token_budget` with its reason."""
-    budget = resolve_token_budget(option.value, max_num_seqs, max_model_len, arch_default)
+    """`resolve_token_budget` with its reason; on a GPU the default is `DEFAULT_GPU_TOKEN_BUDGET` at least.
+
+    Args:
+        chunk: Multiple at which prompts' chunks end: beside the others' tokens there is room for a whole one.
+    """
+    least = max_num_seqs + chunk - 1
+    default = max(arch_default, DEFAULT_GPU_TOKEN_BUDGET) if is_gpu(device) else arch_default
+    budget = max(least, resolve_token_budget(option.value, max_num_seqs, max_model_len, default))
     if option.value is None:
-        note = f"of {arch}"
-        if budget != arch_default:
-            note += f" ({arch_default}), fitted to max_num_seqs and max_model_len"
-        return Decision(value=budget, origin=Origin("arch", note))
+        is_raised = default != arch_default
+        note = f"{device}, for the {arch_default} of {arch}" if is_raised else f"of {arch}"
+        if budget != default:
+            note += f" ({default}), fitted to max_num_seqs and max_model_len"
+        return Decision(value=budget, origin=Origin("device" if is_raised else "arch", note))
     if budget == option.value:
         return Decision(value=budget, origin=option.origin)
+    beside = f" + {chunk - 1}" if chunk > 1 else ""
     return Decision(
         value=budget,
-        origin=option.origin.because(f"{option.value} raised to max_num_seqs, so that none starves"),
+        origin=option.origin.because(f"{option.value} raised to max_num_seqs{beside}, so that none starves"),
     )
 
 
@@ -200,38 +233,30 @@ def resolve_jump_forward(option: Given[bool], variable: str | None) -> Decision[
 
 
 def resolve_async_scheduling(
-    option: Given[bool], runner_supports: bool, async_runner: str | None, async_sched: str | None
+    option: Given[bool], device: str, async_runner: str | None, async_sched: str | None
 ) -> Decision[bool]:
-    """On where the runner can, unless the user or the environment says off.
+    """The environment's word, else the user's, else on where the host would wait for a GPU.
 
     Args:
         option: async_scheduling.
-        runner_supports: Whether the runner of this version can overlap steps.
-        async_runner: VT_ASYNC_RUNNER; a text that begins with 0 takes the runner's support away.
-        async_sched: VT_ASYNC_SCHED; a text that begins with 0 forces off. Any other, which forces on in
-            vllm.cpp even where the runner cannot, is refused.
+        device: torch device string.
+        async_runner: VT_ASYNC_RUNNER; a text that begins with 0 switches it off, any other changes nothing.
+        async_sched: VT_ASYNC_SCHED; a text that begins with 0 switches it off, any other, the empty one too,
+            on, whatever the others say.
 
-    Source: vllm.cpp model_loader.h, ResolveAsyncEnabled. That one lets `True` fall back to off where the
-    runner lacks support; here it is refused.
+    Source: vllm.cpp model_loader.h, ResolveAsyncEnabled; its default is on wherever the runner can.
     """
-    not_served: tuple[str, ...] = ()
     if async_sched is not None and not async_sched.startswith("0"):
-        not_served += (
-            f"VT_ASYNC_SCHED: {async_sched!r} would force asynchronous scheduling on even where the runner "
-            f"lacks it, which is not served; unset the variable, or set it to 0 to force it off",
-        )
+        return Decision(value=True, origin=Origin("environment", "VT_ASYNC_SCHED"))
     if option.value is not False:
         for name, text in (("VT_ASYNC_SCHED", async_sched), ("VT_ASYNC_RUNNER", async_runner)):
             if (text or "").startswith("0"):
-                return Decision(value=False, origin=Origin("environment", name), not_served=not_served)
-    if option.value and not runner_supports:
-        not_served += (
-            f"$.async_scheduling: true{option.where} is not served by this version, whose runner has one "
-            f"step in flight; set it to false or leave it out",
-        )
-    value = runner_supports if option.value is None else option.value
-    note = "the runner overlaps steps" if runner_supports else "this version's runner has one step in flight"
-    return Decision(value=value, origin=option.origin_or("default", note), not_served=not_served)
+                return Decision(value=False, origin=Origin("environment", name))
+    note = "the host schedules while it computes" if is_gpu(device) else "it computes on the host's own cores"
+    return Decision(
+        value=is_gpu(device) if option.value is None else option.value,
+        origin=option.origin_or("device", f"{device}, {note}"),
+    )
 
 
 def resolve_hash_seed(option: Given[str], env: Environment, caching: Decision[bool]) -> Decision[str | None]:
@@ -261,42 +286,73 @@ def resolve_hash_seed(option: Given[str], env: Environment, caching: Decision[bo
 
 
 def resolve_enforce_eager(option: Given[bool], device: str) -> Decision[bool]:
-    """Eager on a cpu, which has no graphs to capture."""
+    """Eager on a cpu, which has no graphs to capture; with graphs on a GPU."""
     not_served: tuple[str, ...] = ()
-    if option.value is False:
+    if option.value is False and not is_gpu(device):
         not_served = (
             f"$.enforce_eager: false{option.where} is not served on device {device!r}, which captures no "
             f"graphs; set it to true or leave it out",
         )
     return Decision(
-        value=True if option.value is None else option.value,
-        origin=option.origin_or("device", f"{device} captures no graphs"),
+        value=not is_gpu(device) if option.value is None else option.value,
+        origin=option.origin_or("device", f"{device} captures {'graphs' if is_gpu(device) else 'no graphs'}"),
         not_served=not_served,
     )
 
 
-def resolve_gpu_memory_utilization(option: Given[float], device: str) -> Decision[float | None]:
-    """Nothing to share out on a cpu."""
+def resolve_batch_invariant(option: Given[bool], device: str) -> Decision[bool]:
+    """Off, unless a GPU is asked for it; a cpu's matrix products choose their tiles by the batch."""
     not_served: tuple[str, ...] = ()
-    if option.value is not None:
+    if option.value and not is_gpu(device):
+        not_served = (
+            f"$.batch_invariant: true{option.where} is not served on device {device!r}, whose matrix "
+            f"products depend on the batch in the last bits; leave it out, choose device cuda, or dtype "
+            f"float64, in which tokens are the same",
+        )
+    return Decision(value=bool(option.value), origin=option.origin_or("default"), not_served=not_served)
+
+
+def resolve_gpu_memory_utilization(option: Given[float], device: str) -> Decision[float | None]:
+    """A share of a GPU's memory; nothing to share out on a cpu."""
+    not_served: tuple[str, ...] = ()
+    if option.value is not None and not is_gpu(device):
         not_served = (
             f"$.gpu_memory_utilization: {option.value}{option.where} is not served on device {device!r}, "
             f"which has no memory of its own to share; set kv_cache_memory_bytes or num_blocks instead",
         )
+    if option.value is None and is_gpu(device):
+        return Decision(value=DEFAULT_GPU_MEMORY_UTILIZATION, origin=Origin("default"))
     return Decision(value=option.value, origin=option.origin_or("device", device), not_served=not_served)
 
 
+def resolve_max_num_seqs(option: Given[int], device: str) -> Decision[int]:
+    """The user's number, else few on a cpu and many on a GPU, which serves a batch in the time of one."""
+    if option.value is not None:
+        return Decision(value=option.value, origin=option.origin)
+    if is_gpu(device):
+        return Decision(value=DEFAULT_GPU_MAX_NUM_SEQS, origin=Origin("device", device))
+    return Decision(value=DEFAULT_MAX_NUM_SEQS, origin=Origin("default"))
+
+
+def default_state_checkpoints(max_num_seqs: int, device: str) -> int:
+    """State checkpoints where prefix caching is on and the user gives no number."""
+    wanted = CHECKPOINTS_PER_SEQ * max_num_seqs
+    return min(wanted, MOST_GPU_CHECKPOINTS) if is_gpu(device) else wanted
+
+
 def resolve_cache_size(
-    num_blocks: Given[int], num_bytes: Given[int], is_bounded: bool = False
+    num_blocks: Given[int], num_bytes: Given[int], is_bounded: bool = False, device: str = "cpu"
 ) -> tuple[Decision[int | None], Decision[int | None]]:
-    """Blocks or bytes, never both; blocks by default.
+    """Blocks or bytes, never both; by default blocks on a cpu, and on a GPU what its memory holds.
 
     Args:
         is_bounded: Whether max_num_seqs alone sizes every pool. A number of blocks is refused then; bytes
             still are the most that pools and tables may take.
+        device: torch device string.
 
     Returns:
-        num_blocks, 0 of a bounded cache, and kv_cache_memory_bytes, one of them None.
+        num_blocks, 0 of a bounded cache, and kv_cache_memory_bytes, one of them None; both on a GPU where
+        neither is given, for gpu_memory_utilization sizes the cache then.
 
     Source: vllm.cpp model_loader.h, EngineParams, and its later kv_cache_memory_bytes, which there loses
     silently against num_blocks.
@@ -311,6 +367,9 @@ def resolve_cache_size(
     if is_bounded and num_bytes.value is None:
         sized = Origin("default", "max_num_seqs sizes the cache")
         return Decision(value=0, origin=sized), Decision(value=None, origin=sized)
+    if num_bytes.value is None and num_blocks.value is None and is_gpu(device):
+        sized = Origin("device", "gpu_memory_utilization sizes the cache")
+        return Decision(value=None, origin=sized), Decision(value=None, origin=sized)
     if num_bytes.value is None:
         blocks = DEFAULT_NUM_BLOCKS if num_blocks.value is None else num_blocks.value
         origin = num_blocks.origin_or("default")

@@ -25,6 +25,20 @@ def prepare_cache_dir(folder: Path) -> None:
     Raises:
         HostError: It cannot be created or written.
     """
+    _try_to_write(folder, "cache directory", "VTCORE_CACHE_DIR")
+    set_triton_cache_dir(str(folder / TRITON_FOLDER))
+
+
+def check_kernel_folder(folder: Path) -> None:
+    """Create the folder that Triton will use, which may be the user's own, and try to write to it.
+
+    Raises:
+        HostError: It cannot be created or written.
+    """
+    _try_to_write(folder, "folder of compiled kernels", "TRITON_CACHE_DIR")
+
+
+def _try_to_write(folder: Path, what: str, variable: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # A permission bit says little on network and read-only mounts; a written file says all.
@@ -32,10 +46,9 @@ def prepare_cache_dir(folder: Path) -> None:
             file.write(b"x")
     except OSError as cause:
         raise HostError(
-            f"the cache directory {folder} cannot be written: {cause.strerror or cause}; set "
-            f"VTCORE_CACHE_DIR to a directory that can"
+            f"the {what} {folder} cannot be written: {cause.strerror or cause}; set {variable} to a "
+            f"directory that can"
         ) from cause
-    set_triton_cache_dir(str(folder / TRITON_FOLDER))
 
 
 def resolve_hub_cache(variables: HostVariables) -> Path:

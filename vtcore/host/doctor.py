@@ -18,15 +18,20 @@ from vtcore.host.facts import (
     read_cache,
     read_compiler,
     read_interpreter,
+    read_kernel_folder,
 )
 from vtcore.host.gpu import GpuFacts, judge_gpus, read_cuda, read_gpu_files
+from vtcore.host.gpu_memory import driver_version, read_gpu_memory
 from vtcore.host.plugin_checks import plugin_checks
+from vtcore.host.preflight import memory_checks
 from vtcore.host.requirements import installed_version, read_needs
 from vtcore.host.verdicts import (
     compiler_checks,
     device_checks,
+    driver_checks,
     environment_checks,
     interpreter_checks,
+    kernel_folder_checks,
     memory_check,
     storage_checks,
     triton_check,
@@ -57,6 +62,8 @@ def diagnose(
         *version_checks(installed_version("vtcore") or "", read_needs("vtcore"), cuda.torch_error),
         triton_check(installed_version("triton"), has_gpu),
         *device_checks(num_usable_cores(), files, variables, environment.gpus_hidden, cuda, gpus),
+        *driver_checks(driver_version()),
+        *(memory_checks("cuda", read_gpu_memory("cuda")) if has_gpu else ()),
         *compiler_checks(read_compiler(variables), has_gpu),
         *storage_checks(
             read_cache(environment.cache_dir),
@@ -64,6 +71,7 @@ def diagnose(
             str(environment.cache_dir / TRITON_FOLDER),
             variables,
         ),
+        *kernel_folder_checks(read_kernel_folder(variables)),
         memory_check(available_host_bytes()),
         *environment_checks(problems, variables),
         *plugin_checks(options, environment),

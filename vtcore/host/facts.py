@@ -18,7 +18,7 @@ from attrs import frozen
 
 from vtcore.config.env import HostVariables
 from vtcore.errors import HostError
-from vtcore.host.cache_dir import prepare_cache_dir
+from vtcore.host.cache_dir import check_kernel_folder, prepare_cache_dir
 
 
 @frozen
@@ -115,6 +115,18 @@ def read_cache(folder: Path) -> FolderFacts:
     problem = None
     try:
         prepare_cache_dir(folder)
+    except HostError as error:
+        problem = str(error)
+    return FolderFacts(str(folder), problem, free_bytes(folder))
+
+
+def read_kernel_folder(variables: HostVariables) -> FolderFacts | None:
+    """Write to the folder of compiled kernels that is the user's own; None when TRITON_CACHE_DIR is unset."""
+    if variables.triton_cache_dir is None:
+        return None
+    folder, problem = Path(variables.triton_cache_dir), None
+    try:
+        check_kernel_folder(folder)
     except HostError as error:
         problem = str(error)
     return FolderFacts(str(folder), problem, free_bytes(folder))

@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
 from vtcore.host.installed import pip_command
 
 _DEVICE_FILE = re.compile(r"nvidia\d+")
 _CONTROL_FILES = ("nvidiactl", "nvidia-uvm")
 """Opened by every CUDA program beside the device's own file. Source: NVIDIA driver README, chapter 6."""
+
+MIN_CAPABILITY = (8, 0)
+"""Older GPUs have no bfloat16 matrix products, and Triton compiles for none of them."""
 
 _CONTAINER = "start the container with its GPU option (--gpus all)"
 
@@ -29,13 +32,21 @@ class GpuFacts:
 
     Args:
         names: One per GPU that this process may see; empty where there is none, or all are hidden.
-        problem: Why they cannot be used, one sentence; None when they can, or there is none.
+        problem: Why none of them can be used, one sentence; None when one can, or there is none.
         remedy: What mends it; "" without a problem.
+        unusable: Number of a GPU that cannot be used beside others that can -> why.
     """
 
     names: tuple[str, ...] = ()
     problem: str | None = None
     remedy: str = ""
+    unusable: Mapping[int, str] = field(factory=dict)
+
+    @property
+    def first_usable(self) -> int | None:
+        """Number of the first GPU that can be used; None when none can."""
+        numbers = () if self.problem is not None else range(len(self.names))
+        return next((number for number in numbers if number not in self.unusable), None)
 
 
 @frozen
@@ -64,14 +75,21 @@ class CudaFacts:
         built_for: CUDA version of the torch build; None for a build without CUDA.
         error: Why CUDA cannot be initialised, in torch's words; None when it can.
         names: Of the GPUs that torch sees.
-        unsupported: Those of them that this torch has no kernels for.
+        unsupported: Number of a GPU that this torch has no kernels for -> its name and capability.
+        too_old: The same for a GPU below `MIN_CAPABILITY` that torch itself still serves.
     """
 
     torch_error: str | None = None
     built_for: str | None = None
     error: str | None = None
     names: tuple[str, ...] = ()
-    unsupported: tuple[str, ...] = ()
+    unsupported: Mapping[int, str] = field(factory=dict)
+    too_old: Mapping[int, str] = field(factory=dict)
+
+    @property
+    def num_usable(self) -> int:
+        """GPUs that neither torch nor Triton refuses."""
+        return len(self.names) - len(self.unsupported) - len(self.too_old)
 
 
 def probe_gpus(hidden: bool, root: Path = Path("/")) -> GpuFacts:
@@ -140,12 +158,30 @@ def read_cuda() -> CudaFacts:
         # Broken drivers have been seen to raise almost anything.
         except Exception as error:
             return CudaFacts(built_for=built_for, error=_first_sentence(str(error) or type(error).__name__))
-    old = [
-        f"{name} (compute capability {major}.{minor})"
-        for name, (major, minor) in zip(names, found, strict=True)
-        if not has_kernels((major, minor), built)
-    ]
-    return CudaFacts(built_for=built_for, names=names, unsupported=tuple(old))
+    unsupported, too_old = sort_gpus(names, found, built)
+    return CudaFacts(built_for=built_for, names=names, unsupported=unsupported, too_old=too_old)
+
+
+def sort_gpus(
+    names: Sequence[str], capabilities: Sequence[tuple[int, int]], built: Sequence[str]
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Find the GPUs that cannot be used.
+
+    Args:
+        names, capabilities: Of every GPU.
+        built: As `torch.cuda.get_arch_list` gives it.
+
+    Returns:
+        `CudaFacts.unsupported` and `CudaFacts.too_old`.
+    """
+    unsupported, too_old = {}, {}
+    for number, (name, (major, minor)) in enumerate(zip(names, capabilities, strict=True)):
+        shown = f"{name} (compute capability {major}.{minor})"
+        if not has_kernels((major, minor), built):
+            unsupported[number] = shown
+        elif (major, minor) < MIN_CAPABILITY:
+            too_old[number] = shown
+    return unsupported, too_old
 
 
 def has_kernels(capability: tuple[int, int], built: Iterable[str]) -> bool:
@@ -190,15 +226,31 @@ def judge_gpus(files: GpuFiles, cuda: CudaFacts) -> GpuFacts:
             f"install a CUDA build, by the line that torch's install page gives for the driver's CUDA "
             f"version, for instance {pip_command('install', '--force-reinstall', 'torch')}",
         )
-    if cuda.names and len(cuda.unsupported) < len(cuda.names):
-        return GpuFacts(names)
-    if cuda.names:
-        return GpuFacts(
-            names,
-            f"the installed torch has no kernels for {', '.join(cuda.unsupported)}",
-            "install a torch build that has, by torch's install page",
-        )
-    return GpuFacts(names, *_why_not(gpus, files, cuda))
+    if not cuda.names:
+        return GpuFacts(names, *_why_not(gpus, files, cuda))
+    if cuda.num_usable:
+        unusable = {number: no_kernels_for(gpu) for number, gpu in cuda.unsupported.items()}
+        unusable |= {number: too_old_for_kernels(gpu) for number, gpu in cuda.too_old.items()}
+        return GpuFacts(names, unusable=unusable)
+    problems, remedies = [], []
+    if cuda.unsupported:
+        problems.append(no_kernels_for(*cuda.unsupported.values()))
+        remedies.append("install a torch build that has, by torch's install page")
+    if cuda.too_old:
+        problems.append(too_old_for_kernels(*cuda.too_old.values()))
+        remedies.append("take a newer GPU, or device cpu")
+    return GpuFacts(names, ", and ".join(problems), "; ".join(remedies))
+
+
+def no_kernels_for(*gpus: str) -> str:
+    """Why GPUs of `CudaFacts.unsupported` cannot be used."""
+    return f"the installed torch has no kernels for {', '.join(gpus)}"
+
+
+def too_old_for_kernels(*gpus: str) -> str:
+    """Why GPUs of `CudaFacts.too_old` cannot be used."""
+    least = ".".join(map(str, MIN_CAPABILITY))
+    return f"kernels for a GPU need compute capability {least}, which is more than {', '.join(gpus)} has"
 
 
 def _why_not(gpus: str, files: GpuFiles, cuda: CudaFacts) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from vtcore.config.env import HostVariables
 from vtcore.host.check import Check
 from vtcore.host.facts import CompilerFacts, FolderFacts, InterpreterFacts
-from vtcore.host.gpu import CudaFacts, GpuFacts, GpuFiles
+from vtcore.host.gpu import CudaFacts, GpuFacts, GpuFiles, no_kernels_for, too_old_for_kernels
 from vtcore.host.installed import pip_command
 from vtcore.host.requirements import Need, need_checks
 
@@ -119,16 +119,16 @@ def device_checks(
     else:
         names = ", ".join(gpus.names)
         checks.append(Check("gpu", "ok", f"{names}; torch is built for CUDA {cuda.built_for}"))
-        if cuda.unsupported:
-            checks.append(
-                Check(
-                    "gpu",
-                    "note",
-                    f"the installed torch has no kernels for {', '.join(cuda.unsupported)}",
-                    "leave them out with CUDA_VISIBLE_DEVICES",
-                )
-            )
+        for why, left_out in ((no_kernels_for, cuda.unsupported), (too_old_for_kernels, cuda.too_old)):
+            if left_out:
+                message = why(*left_out.values())
+                checks.append(Check("gpu", "note", message, "leave them out with CUDA_VISIBLE_DEVICES"))
     return checks
+
+
+def driver_checks(version: str | None) -> list[Check]:
+    """Show the NVIDIA driver's version, or nothing where there is none; torch says whether it can use it."""
+    return [] if version is None else [Check("driver", "ok", f"NVIDIA driver {version}")]
 
 
 def compiler_checks(facts: CompilerFacts, has_gpu: bool) -> list[Check]:
@@ -203,6 +203,13 @@ def storage_checks(
         )
     checks.append(_disk("models", "downloaded models", hub, LOW_HUB_BYTES, "HF_HOME"))
     return checks
+
+
+def kernel_folder_checks(folder: FolderFacts | None) -> list[Check]:
+    """Judge the user's own folder of compiled kernels; None is none, and Triton's lies below the cache."""
+    if folder is None or folder.problem is None:
+        return []
+    return [Check("cache", "error", folder.problem, "set or unset TRITON_CACHE_DIR")]
 
 
 def _disk(name: str, what: str, folder: FolderFacts, low: int, variable: str) -> Check:

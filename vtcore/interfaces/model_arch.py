@@ -79,6 +79,25 @@ class ModelDims:
 
 
 @frozen(kw_only=True)
+class ModelCosts:
+    """Work of a forward that neither rules nor cache specs tell; for bounds, never for results.
+
+    A FLOP is one multiplication or one addition. What is left at its default is left out of the bound.
+
+    Args:
+        groups_per_token: Groups of a rule with `num_groups` that one token chooses, >= 1.
+        shared_groups: Groups among them that every token goes to beside its choice.
+        pair_flops: FLOPs of all layers for one query token and one token that it sees: scores and sums.
+        recurrence_flops: FLOPs of all layers for one token of a prompt in recurrences over the sequence.
+    """
+
+    groups_per_token: int = 1
+    shared_groups: int = 0
+    pair_flops: int = 0
+    recurrence_flops: int = 0
+
+
+@frozen(kw_only=True)
 class CacheContext:
     """What a cache spec may depend on: tokens per block and the engine's dtype name."""
 
@@ -99,6 +118,10 @@ class GroupedLinear(Protocol):
     @property
     def num_groups(self) -> int:
         """Number of groups G, >= 1."""
+
+    @property
+    def weight_GNK(self) -> Tensor | None:
+        """The groups' matrices as one contiguous tensor, for kernels; None where they lie otherwise."""
 
     def __call__(self, x: Tensor, ends: Tensor) -> Tensor:
         """Multiply each row by its group's matrix.
@@ -232,7 +255,10 @@ class ModelArch(ABC):
 
     @abstractmethod
     def ops(self) -> Mapping[str, Mapping[str, str]]:
-        """The arch's own ops: op name -> {device type or "naive": dotted path}."""
+        """The arch's own ops: op name -> {device type or "naive": dotted path}.
+
+        An op that chooses groups may have forms for benchmarks too, see `vtcore.benchmark.groups`.
+        """
 
     @abstractmethod
     def build(self, ctx: BuildContext) -> Model:
@@ -246,6 +272,10 @@ class ModelArch(ABC):
         a standard deviation of about 6: std = 6 / sqrt(H) behind a norm of unit rms.
         """
         return {"kind": "normal", "std": 0.02}
+
+    def costs(self) -> ModelCosts:
+        """What benchmarks need for a bound, beside the rules and the cache specs."""
+        return ModelCosts()
 
     @classmethod
     def checkpoint_config(cls, size: str, vocab_size: int) -> Mapping[str, Any]:
@@ -261,6 +291,18 @@ class ModelArch(ABC):
             ValueError: The architecture has no such size; the message names those it has.
         """
         raise ValueError(f"{cls.__name__} offers no random-weight checkpoint (asked for size {size!r})")
+
+    @classmethod
+    def published_config(cls, size: str) -> Mapping[str, Any]:
+        """config.json, outer form, of a released model: its shapes, for benchmarks with dummy weights.
+
+        Args:
+            size: As the release calls it, in small letters: "9b".
+
+        Raises:
+            ValueError: The architecture knows no such release; the message names those it knows.
+        """
+        raise ValueError(f"{cls.__name__} knows no released sizes (asked for {size!r})")
 
     def validate_layers(self, layers: Sequence[int]) -> None:
         """Check aux layer numbers; -1 is the embedding output.

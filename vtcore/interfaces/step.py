@@ -85,7 +85,9 @@ class StepInputs:
         num_uniform: U. query_len: Q.
         prefill: Host spans of the prefill rows.
         computed: [B] int64, tokens in the cache before this step.
-        query_lens: [B] int64, valid query tokens, 0..Q for uniform rows.
+        query_lens: [B] int64, valid query tokens, 0..Q for uniform rows; 0 for padding rows, which name the
+            null row.
+        query_start: [B + 1] int64, the first token of each row in the flat layout, and T.
         query_len_min: Smallest valid query length of the uniform rows (Q when there are none); host.
         context_max: Largest computed + query over the uniform rows, in tokens; host.
         pools: By pool index.
@@ -98,6 +100,7 @@ class StepInputs:
     prefill: tuple[PrefillSpan, ...]
     computed: Tensor
     query_lens: Tensor
+    query_start: Tensor
     query_len_min: int
     context_max: int
     pools: tuple[PagedPool | SlotPool, ...]
@@ -106,3 +109,8 @@ class StepInputs:
     def num_uniform_tokens(self) -> int:
         """U * Q."""
         return self.num_uniform * self.query_len
+
+    @cached_property
+    def max_prefill_len(self) -> int:
+        """Tokens of the longest prefill row, 0 without any; host."""
+        return max((span.length for span in self.prefill), default=0)

@@ -57,6 +57,8 @@ class MemoryPlan:
         max_model_len: Tokens a single request may reach, prompt and output.
         num_blocks: Usable blocks of each unbounded pool; 0 when no pool is unbounded.
         table_bytes: Of the device tables.
+        chunk: Prompts are computed in chunks that end at its multiples, so that their bits are always the
+            same; then hits end there too. 1 cuts them anywhere.
     """
 
     pools: tuple[PoolPlan, ...]
@@ -65,12 +67,18 @@ class MemoryPlan:
     max_model_len: int
     weight_bytes: int = 0
     table_bytes: int = 0
+    chunk: int = 1
 
     @property
     def grid(self) -> int:
         """Tokens between positions at which every pool's content can be kept for a prefix hit."""
         slots = (spec for pool in self.pools if pool.is_slot for spec in pool.specs)
-        return lcm(self.block_size, *(SpecAnswers(spec).state_chunk for spec in slots))
+        return lcm(self.block_size, self.chunk, *(SpecAnswers(spec).state_chunk for spec in slots))
+
+    @property
+    def hit_blocks(self) -> int:
+        """A hit is a multiple of so many blocks."""
+        return lcm(self.block_size, self.chunk) // self.block_size
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -108,13 +116,16 @@ class PlanLimits:
 
     Args:
         num_blocks: Usable blocks of each unbounded pool, >= 1; without effect if there is none.
-        kv_cache_memory_bytes: Bytes of all pools and device tables, null units included, >= 1.
+        kv_cache_memory_bytes: Bytes of all pools and device tables, null units included, >= 1; 0 too with
+            `budget_from`.
+        budget_from: What left those bytes, for messages; "" where the user gave them.
         max_model_len: As resolved, in tokens.
         max_model_len_pinned: Whether the user gave it; else it is cut to what the pool holds.
         max_query: Query tokens of one request that may be in flight at once.
         lookahead: Positions beyond the query that the drafter may write.
         k_max: Drafts verified per step at most.
         num_checkpoints: States kept for prefix hits, >= 0; without slot pools it has no effect.
+        chunk: As of the plan.
         available_bytes: Memory that weights and caches may use; None does not check.
         spec_owners: Kind of KV-cache spec -> itself and its distribution, for messages.
     """
@@ -122,6 +133,7 @@ class PlanLimits:
     block_size: int
     num_blocks: int | None = None
     kv_cache_memory_bytes: int | None = None
+    budget_from: str = ""
     max_num_seqs: int
     max_model_len: int
     max_model_len_pinned: bool
@@ -129,6 +141,7 @@ class PlanLimits:
     lookahead: int = 0
     k_max: int = 0
     num_checkpoints: int = 0
+    chunk: int = 1
     available_bytes: int | None = None
     weight_bytes: int = 0
     spec_owners: Mapping[str, str] = _NO_OWNERS
@@ -207,6 +220,7 @@ def _plan(groups: Groups, limits: PlanLimits, num_blocks: int, max_model_len: in
         max_model_len,
         limits.weight_bytes,
         _table_bytes(pools, limits, max_model_len),
+        limits.chunk,
     )
 
 
@@ -243,6 +257,15 @@ def _blocks_in(num_bytes: int, groups: Groups, limits: PlanLimits) -> int:
         if least:
             tokens = min(limits.max_model_len, least * limits.block_size)
             for_what += f" and one request of {tokens} tokens"
+        if limits.budget_from:
+            weights = f", beside weights of {_mib(limits.weight_bytes)}" if limits.weight_bytes else ""
+            raise MemoryPlanError(
+                f"{limits.budget_from} leaves {num_bytes} bytes ({_mib(num_bytes)}){weights}, less than the "
+                f"caches and tables of {for_what} need, {needed} bytes ({_mib(needed)}); raise it, free "
+                f"memory of the device, or lower max_num_seqs"
+                + (", num_state_checkpoints" if limits.num_checkpoints else "")
+                + (" or max_model_len" if limits.max_model_len_pinned else "")
+            )
         raise MemoryPlanError(
             f"kv_cache_memory_bytes={num_bytes} ({_mib(num_bytes)}) is less than the caches and tables of "
             f"{for_what} need, {needed} bytes ({_mib(needed)}); raise it to that, or lower max_num_seqs"

@@ -38,12 +38,16 @@ class HitFinder:
 
     Args:
         plans, pools: One of each per pool; borrowed.
+        multiple: A hit is a multiple of so many blocks, >= 1.
     """
 
-    def __init__(self, plans: Sequence[PoolPlan], pools: Sequence[UnitPool], guard: SpecGuard) -> None:
+    def __init__(
+        self, plans: Sequence[PoolPlan], pools: Sequence[UnitPool], guard: SpecGuard, multiple: int = 1
+    ) -> None:
         self._plans = plans
         self._pools = pools
         self._guard = guard
+        self._multiple = multiple
         every = [(i, spec) for i, plan in enumerate(plans) for spec in plan.specs]
         self._blocks = [(i, spec) for i, spec in every if not plans[i].is_slot]
         # Of blocks that are simply counted from the first one on, fewer are cached too: no second question.
@@ -85,7 +89,9 @@ class HitFinder:
                     length = _last(by_hash, hashes, length)
                 else:
                     length = self._guard.hit(spec, partial(_is_cached, by_hash, hashes), length)
-            if len(asked) == 1:
+            # Whether the pools can serve the rounded length too is a question of its own.
+            length -= length % self._multiple
+            if len(asked) == 1 and self._multiple == 1:
                 break
         return length
 

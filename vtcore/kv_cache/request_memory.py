@@ -36,6 +36,7 @@ class RequestMemory:
 
     Attributes:
         grid: Tokens between positions at which states may be kept; 0 where none are.
+        chunk: As of the plan. Above 1 only prompts are published: what decoding computes has other bits.
         guard: Checks what specs answer.
     """
 
@@ -54,6 +55,8 @@ class RequestMemory:
         self.guard = SpecGuard()
         keeps_states = prefix_caching and any(pool.num_checkpoints for pool in plan.pools)
         self.grid = plan.grid if keeps_states else 0
+        self.chunk = plan.chunk
+        self._hit_blocks = plan.hit_blocks
         self._root = root
         self._checkpoint_interval = checkpoint_interval
         self._paged = [i for i, pool in enumerate(plan.pools) if not pool.is_slot]
@@ -192,7 +195,9 @@ class RequestMemory:
     def wants_state(self, request: RequestState, position: int) -> bool:
         """Whether the request's state after `position` tokens would be of use and nobody keeps it."""
         block_hash = self._hash_before(request, position)
-        return request.may_publish and (block_hash is None or not self._states.has_or_awaits(block_hash))
+        if not request.may_publish or (self.chunk > 1 and position > request.num_prompt):
+            return False
+        return block_hash is None or not self._states.has_or_awaits(block_hash)
 
     def take_checkpoint(self, request: RequestState, position: int) -> Checkpoint | None:
         """A slot for the request's state after `position` tokens, held until `put_checkpoint`.
@@ -292,7 +297,8 @@ class RequestMemory:
         """Offer the request's full, computed and known blocks to the cache."""
         if not self.prefix_caching or not request.may_publish:
             return
-        end = min(request.computed, len(request.tokens)) // self.block_size
+        known = len(request.tokens) if self.chunk == 1 else request.num_prompt
+        end = min(request.computed, known) // self.block_size
         if end <= request.published:
             return
         self.update_hashes(request)
@@ -346,7 +352,7 @@ class RequestMemory:
             StatePool(plan.num_units, plan.num_checkpoints) if plan.is_slot else UnitPool(plan.num_units)
             for plan in self.plans
         ]
-        self._finder = HitFinder(self.plans, self.pools, self.guard)
+        self._finder = HitFinder(self.plans, self.pools, self.guard, self._hit_blocks)
         self._restored = []
 
     def reset(self) -> None:

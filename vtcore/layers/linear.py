@@ -7,13 +7,14 @@ Shape letters: N output width, K input width, M rows, G groups.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from vtcore.errors import EngineError
 from vtcore.interfaces.model_arch import GroupedLinear, Linear
+from vtcore.ops.linear.naive import linear
 
 _PACKED_DTYPES = (torch.float32, torch.bfloat16)
 _PACK_FOR_ROWS = 8
@@ -25,14 +26,16 @@ class PlainLinear:
 
     Args:
         weight: [N, K], the dtype and device of the activations; borrowed.
+        multiply: The op "linear".
     """
 
-    def __init__(self, weight: Tensor) -> None:
-        self._weight_KN = weight.t()
+    def __init__(self, weight: Tensor, multiply: Callable[[Tensor, Tensor], Tensor] = linear) -> None:
+        self._weight_NK = weight
+        self._multiply = multiply
 
     def __call__(self, x: Tensor) -> Tensor:
         """[M, K] -> [M, N], in x's dtype."""
-        return torch.mm(x, self._weight_KN)
+        return self._multiply(x, self._weight_NK)
 
 
 class PackedLinear:
@@ -61,20 +64,23 @@ class PackedLinear:
         return y
 
 
-def build_linear(weight: Tensor, is_shared: bool) -> Linear:
+def build_linear(
+    weight: Tensor, is_shared: bool, multiply: Callable[[Tensor, Tensor], Tensor] = linear
+) -> Linear:
     """The product for a plain weight.
 
     Args:
         weight: [N, K].
         is_shared: Something else reads the weight too (a tied embedding), so a packed copy would double it.
+        multiply: The op "linear"; a packed copy on the CPU does without.
     """
     if weight.device.type == "cpu" and weight.dtype in _PACKED_DTYPES and not is_shared:
         try:
             return PackedLinear(weight)
         except (RuntimeError, AttributeError):
             # oneDNN is absent or does not know the dtype on this processor.
-            return PlainLinear(weight)
-    return PlainLinear(weight)
+            return PlainLinear(weight, multiply)
+    return PlainLinear(weight, multiply)
 
 
 class LinearPerGroup:
@@ -84,6 +90,9 @@ class LinearPerGroup:
         products: A product per group, all of one output width.
         out_features: That width.
     """
+
+    weight_GNK: Tensor | None = None
+    """Each product keeps its own matrix."""
 
     def __init__(self, products: Sequence[Linear], out_features: int) -> None:
         self._products = tuple(products)
@@ -112,16 +121,53 @@ class LinearPerGroup:
         return y
 
 
-def build_grouped_linear(weight: Tensor, is_shared: bool, num_groups: int) -> GroupedLinear:
-    """The products for plain weights, each as `build_linear` makes it.
+class StackedLinear:
+    """One product per group, over matrices that lie back to back, as kernels of all groups at once read them.
+
+    Args:
+        weight_GNK: [G, N, K], contiguous, the dtype and device of the activations; borrowed.
+        multiply: The op "linear", for calls; kernels of all groups read the matrices themselves.
+    """
+
+    def __init__(self, weight_GNK: Tensor, multiply: Callable[[Tensor, Tensor], Tensor] = linear) -> None:
+        self.weight_GNK = weight_GNK
+        self._multiply = multiply
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups."""
+        return self.weight_GNK.shape[0]
+
+    def __call__(self, x: Tensor, ends: Tensor) -> Tensor:
+        """[M, K] ordered by group, and the [G] ends of the groups -> [M, N], in x's dtype.
+
+        Reads `ends` on the host, so it waits for the device.
+
+        Raises:
+            EngineError: The groups do not cover x's rows.
+        """
+        products = [PlainLinear(weight_NK, self._multiply) for weight_NK in self.weight_GNK]
+        return LinearPerGroup(products, self.weight_GNK.shape[1])(x, ends)
+
+
+def build_grouped_linear(
+    weight: Tensor,
+    is_shared: bool,
+    num_groups: int,
+    multiply: Callable[[Tensor, Tensor], Tensor] = linear,
+) -> GroupedLinear:
+    """The products for plain weights: on the CPU each as `build_linear` makes it, elsewhere stacked.
 
     Args:
         weight: [G * N, K], group after group.
         is_shared: Something else reads the weight too.
         num_groups: G, >= 1.
+        multiply: As for `build_linear`.
     """
+    if weight.device.type != "cpu":
+        return StackedLinear(weight.view(num_groups, -1, weight.shape[1]), multiply)
     blocks = weight.chunk(num_groups)
-    return LinearPerGroup([build_linear(block, is_shared) for block in blocks], blocks[0].shape[0])
+    return LinearPerGroup([build_linear(block, is_shared, multiply) for block in blocks], blocks[0].shape[0])
 
 
 class SingleRank:

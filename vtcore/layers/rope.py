@@ -25,6 +25,9 @@ class RotaryTable:
         max_position: P, positions served.
         dtype: Accumulation dtype of the rotation; angles are always formed in float64.
         device: torch device string.
+
+    Attributes:
+        table_PR: cos of R/2 angles, then their sin, by position.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class RotaryTable:
     ) -> None:
         exponent = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
         angles = torch.arange(max_position, dtype=torch.float64)[:, None] * theta**-exponent
-        self._table_PR = torch.cat((angles.cos(), angles.sin()), dim=-1).to(device=device, dtype=dtype)
+        self.table_PR = torch.cat((angles.cos(), angles.sin()), dim=-1).to(device=device, dtype=dtype)
 
     def at(self, step: StepInputs) -> tuple[Tensor, Tensor]:
         """The step's cos and sin, each [T, 1, R], looked up once per step.
@@ -42,5 +45,5 @@ class RotaryTable:
         return once(step, ("rotary", id(self)), lambda: self._look_up(step.positions))
 
     def _look_up(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = self._table_PR.index_select(0, positions_T).unsqueeze(1).chunk(2, -1)
+        cos, sin = self.table_PR.index_select(0, positions_T).unsqueeze(1).chunk(2, -1)
         return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)

@@ -10,22 +10,75 @@ from importlib import import_module
 from typing import Any
 
 from vtcore.errors import ConfigError, PluginLoadError
+from vtcore.suggest import did_you_mean
 
 CORE_OPS: Mapping[str, Mapping[str, str]] = {
-    "rms_norm": {"naive": "vtcore.ops.rms_norm.naive:rms_norm"},
+    "prepare_rows": {
+        "naive": "vtcore.ops.prepare_step.naive:prepare_rows",
+        "cuda": "vtcore.ops.prepare_step.triton:prepare_rows",
+    },
+    "prepare_blocks": {
+        "naive": "vtcore.ops.prepare_step.naive:prepare_blocks",
+        "cuda": "vtcore.ops.prepare_step.triton:prepare_blocks",
+    },
+    "prepare_slots": {
+        "naive": "vtcore.ops.prepare_step.naive:prepare_slots",
+        "cuda": "vtcore.ops.prepare_step.triton:prepare_slots",
+    },
+    "commit_step": {
+        "naive": "vtcore.ops.commit_step.naive:commit_step",
+        "cuda": "vtcore.ops.commit_step.triton:commit_step",
+    },
+    "argmax": {
+        "naive": "vtcore.ops.argmax.naive:argmax",
+        "cuda": "vtcore.ops.argmax.triton:argmax",
+    },
+    "sample_tokens": {
+        "naive": "vtcore.ops.sample_tokens.naive:sample_tokens",
+        "cuda": "vtcore.ops.sample_tokens.triton:sample_tokens",
+    },
+    "linear": {
+        "naive": "vtcore.ops.linear.naive:linear",
+        "cuda": "vtcore.ops.linear.triton:linear",
+        "cuda_batch_invariant": "vtcore.ops.linear.triton:linear_batch_invariant",
+    },
+    "rms_norm": {
+        "naive": "vtcore.ops.rms_norm.naive:rms_norm",
+        "cuda": "vtcore.ops.rms_norm.triton:rms_norm",
+    },
     "rms_norm_acc": {"naive": "vtcore.ops.rms_norm.naive:rms_norm_acc"},
-    "add_rms_norm": {"naive": "vtcore.ops.add_rms_norm.naive:add_rms_norm"},
+    "add_rms_norm": {
+        "naive": "vtcore.ops.add_rms_norm.naive:add_rms_norm",
+        "cuda": "vtcore.ops.add_rms_norm.triton:add_rms_norm",
+    },
+    "silu_mul": {
+        "naive": "vtcore.ops.silu_mul.naive:silu_mul",
+        "cuda": "vtcore.ops.silu_mul.triton:silu_mul",
+    },
     "rope": {"naive": "vtcore.ops.rope.naive:rope"},
     "kv_write": {"naive": "vtcore.ops.kv_write.naive:kv_write"},
-    "paged_attention": {"naive": "vtcore.ops.paged_attention.naive:paged_attention"},
+    "qk_norm_rope_write": {
+        "naive": "vtcore.ops.qk_norm_rope_write.naive:qk_norm_rope_write",
+        "cuda": "vtcore.ops.qk_norm_rope_write.triton:qk_norm_rope_write",
+    },
+    "paged_attention": {
+        "naive": "vtcore.ops.paged_attention.naive:paged_attention",
+        "cuda": "vtcore.ops.paged_attention.triton:paged_attention",
+        "cuda_batch_invariant": "vtcore.ops.paged_attention.triton:paged_attention_batch_invariant",
+    },
 }
-"""Ops that two or more plugins use: op name -> {device type or "naive": module:function}."""
+"""Ops that two or more plugins use: op name -> {device type or "naive": module:function}.
+
+"cuda_batch_invariant" serves instead of "cuda" where every row must get the same bits in any batch.
+"""
 
 
 def resolve_ops(
     device_type: str,
     overrides: Mapping[str, str] | None = None,
     arch_ops: Mapping[str, Mapping[str, str]] | None = None,
+    *,
+    batch_invariant: bool = False,
 ) -> Mapping[str, Callable[..., Any]]:
     """Import one implementation of every op.
 
@@ -33,6 +86,7 @@ def resolve_ops(
         device_type: "cpu", "cuda"; an op without an implementation for it runs its naive one.
         overrides: Op name -> implementation name ("naive", a device type) or dotted path `module:function`.
         arch_ops: The arch's own ops; a name shared with a core op is refused.
+        batch_invariant: Where an op has an implementation "<device type>_batch_invariant", it serves.
 
     Returns:
         Op name -> function.
@@ -43,31 +97,72 @@ def resolve_ops(
     """
     arch_ops = arch_ops or {}
     overrides = overrides or {}
+    check_overrides(device_type, overrides, arch_ops, batch_invariant=batch_invariant)
     table = {**CORE_OPS, **arch_ops}
-    problems = [
-        f"$.ops.{name}: the arch and the core both define this op" for name in CORE_OPS.keys() & arch_ops
-    ]
-    for name, choice in overrides.items():
-        if name not in table:
-            problems.append(f"$.ops.{name}: no such op; known are {', '.join(sorted(table))}")
-        elif ":" not in choice and choice not in table[name]:
-            known = ", ".join(sorted(table[name]))
-            problems.append(
-                f"$.ops.{name}: no implementation {choice!r}; known are {known} or module:function"
-            )
-    if problems:
-        raise ConfigError(*sorted(problems))
     resolved = {}
     for name, implementations in table.items():
-        choice = overrides.get(name, device_type if device_type in implementations else "naive")
+        preferred = (f"{device_type}_batch_invariant",) * batch_invariant + (device_type, "naive")
+        choice = overrides.get(name, next(own for own in preferred if own in implementations))
         path = implementations.get(choice, choice)
         try:
             resolved[name] = _import(path)
         except Exception as error:
             if name in arch_ops and name not in overrides:
                 raise PluginLoadError(f"op {name!r}: {path!r} {error}; report it to its authors") from error
-            raise ConfigError(f"$.ops.{name}: {path!r} {error}") from error
+            raise ConfigError(f"$.op_overrides.{name}: {path!r} {error}") from error
     return resolved
+
+
+def check_overrides(
+    device_type: str,
+    overrides: Mapping[str, str],
+    arch_ops: Mapping[str, Mapping[str, str]],
+    *,
+    batch_invariant: bool = False,
+    imports: bool = False,
+) -> None:
+    """Check that each override names an op, and an implementation that serves it on the device.
+
+    Args:
+        device_type, overrides, arch_ops, batch_invariant: As for `resolve_ops`.
+        imports: Whether functions given as `module:function` are imported too.
+
+    Raises:
+        ConfigError: All that do not, or an op is claimed twice.
+    """
+    table = {**CORE_OPS, **arch_ops}
+    problems = [
+        f"$.ops.{name}: the arch and the core both define this op" for name in CORE_OPS.keys() & arch_ops
+    ]
+    for name, choice in overrides.items():
+        path = f"$.op_overrides.{name}"
+        if name not in table:
+            problems.append(f"{path}: no such op{did_you_mean(name, table)}")
+        elif ":" not in choice:
+            runs = _served(table[name], device_type, batch_invariant)
+            where = f" on {device_type}" if choice in table[name] else ""
+            where += " with batch_invariant" if where and batch_invariant else ""
+            if choice not in runs:
+                problems.append(
+                    f"{path}: no implementation {choice!r} serves it{where}; choose {' or '.join(runs)}, or "
+                    f"give module:function"
+                )
+        elif imports:
+            try:
+                _import(choice)
+            except ImportError as error:
+                problems.append(f"{path}: {choice!r} {error}; give the module:function of an op")
+    if problems:
+        raise ConfigError(*sorted(problems))
+
+
+def _served(implementations: Mapping[str, str], device_type: str, batch_invariant: bool) -> list[str]:
+    """Names that may be chosen: kernels of another device cannot run, and others break the invariance."""
+    exact = f"{device_type}_batch_invariant"
+    served = ["naive", device_type, exact]
+    if batch_invariant and exact in implementations:
+        served.remove(device_type)
+    return [name for name in served if name in implementations]
 
 
 def _import(path: str) -> Callable[..., Any]:

@@ -44,7 +44,11 @@ class Feature(IntFlag):
 
 PROCESSED = sum(int(feature) for feature in Feature if feature is not Feature.LOGPROBS)
 """Features that change which token is picked; a row without any is plain greedy."""
+FAST = Feature.RANDOM | Feature.MIN_P | Feature.TOP_K | Feature.TOP_P
+"""Features that the sample_tokens op serves."""
 _HISTORY = Feature.BAD_WORDS | Feature.REPETITION | Feature.OUTPUT_PENALTY
+PACKED_COLUMNS = ("temperature", "min_p", "top_p", "seed", "top_k")
+"""Parameters in the order of `RowParamsTable.pack`, after the row."""
 
 
 @frozen(eq=False)
@@ -96,6 +100,8 @@ class RowParamsTable:
         self._floats = np.zeros((max_rows, 6), np.float64)
         self._ints = np.zeros((max_rows, 4), np.int64)
         self.top_k = self._ints[:, 2]
+        self.changed: set[int] = set()
+        """Rows that were set after they were packed last."""
         self._lists: list[RowLists | None] = [None] * max_rows
 
     def set(self, row: int, params: RowParams, prompt_len: int) -> None:
@@ -141,6 +147,7 @@ class RowParamsTable:
             p.frequency_penalty,
         )
         self._ints[row] = (p.seed, prompt_len, p.top_k, p.min_tokens)
+        self.changed.add(row)
 
     def _features(self, params: RowParams, lists: RowLists) -> int:
         random = params.temperature >= GREEDY_BELOW
@@ -165,8 +172,7 @@ class RowParamsTable:
 
     def gather(self, rows_N: Int64s) -> StepParams:
         """Fixed-size parameters of the given table rows, in two uploads."""
-        floats = torch.from_numpy(self._floats[rows_N]).to(self.device)
-        ints = torch.from_numpy(self._ints[rows_N]).to(self.device)
+        floats, ints = self.send(self._floats[rows_N]), self.send(self._ints[rows_N])
         return StepParams(*floats.split(1, dim=1), *ints.unbind(1))
 
     def lists(self, row: int) -> RowLists:
@@ -182,4 +188,19 @@ class RowParamsTable:
 
     def upload(self, values: Iterable[NDArray[np.int64]] | Iterable[NDArray[np.float64]]) -> Tensor:
         """Concatenate host arrays of one dtype and bring them to the device."""
-        return torch.from_numpy(np.concatenate(list(values))).to(self.device)
+        return self.send(np.concatenate(list(values)))
+
+    def pack(self, rows: Sequence[int]) -> Int64s:
+        """[n, 1 + len(PACKED_COLUMNS)]: each row's number, then its parameters, floats as their bits."""
+        rows_N = np.asarray(rows, np.int64)
+        self.changed.difference_update(rows)
+        floats = np.ascontiguousarray(self._floats[rows_N, :3]).view(np.int64)
+        return np.concatenate((rows_N[:, None], floats, self._ints[rows_N][:, (0, 2)]), axis=1)
+
+    def send(self, array: Int64s | NDArray[np.float64]) -> Tensor:
+        """Bring a host array to the device, on cuda through pinned memory and without waiting."""
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":
+            # torch keeps a pinned buffer from reuse until the copy out of it has been made.
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)

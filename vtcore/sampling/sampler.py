@@ -3,6 +3,11 @@
 Does not: hold request state beside the parameter table, or change the logits it is given. A row's token is
 a function of its own logits, parameters, position and history: not of the other rows.
 
+On the CPU every row takes the torch path. Elsewhere rows that need no more than temperature, min-p, top-k and
+top-p are drawn by the argmax and sample_tokens ops, which neither read nor upload anything; the others take
+the torch path. Its uploads do not wait, but it waits for the device where a row has bad words, host masks or
+allowed ids (sent from ordinary memory), and where a caller asks for compaction.
+
 Order (Source: vLLM, v1/sample/sampler.py): host masks and allowed ids, bad words, min_tokens, logit_bias,
 repetition, frequency and presence penalty, greedy pick, temperature, min-p, top-k, top-p, random pick.
 
@@ -15,8 +20,9 @@ K candidate ids.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,11 +32,15 @@ from torch import Tensor
 from vtcore.errors import EngineError
 from vtcore.interfaces.batch import TokenLogprobs
 from vtcore.layers.dtypes import acc_dtype
+from vtcore.ops.argmax.naive import argmax
+from vtcore.ops.sample_tokens.naive import sample_tokens
 from vtcore.sampling import processors, truncation
+from vtcore.sampling.device_params import DeviceParams
 from vtcore.sampling.logprobs import DeviceLogprobs, device_logprobs
 from vtcore.sampling.noise import Purpose, gumbel
-from vtcore.sampling.params_table import PROCESSED, Feature, Int64s, RowParamsTable, StepParams
+from vtcore.sampling.params_table import FAST, PROCESSED, Feature, Int64s, RowParamsTable, StepParams
 
+_OPS: Mapping[str, Callable[..., Any]] = {"argmax": argmax, "sample_tokens": sample_tokens}
 _BYTES_PER_LOGIT = 64
 """Peak of processing one logit: copies in the accumulation dtype, sort keys and indices, noise in float64."""
 
@@ -90,20 +100,72 @@ class Sampler:
         is_compacting: Whether noise and top-p run on surviving ids only when few are left. The tokens are the
             same; it needs the number of survivors on the host, so None means: on the CPU.
         max_bytes: Working memory of processed rows; they go through in slices that fit, of at least one row.
+        ops: Holds "argmax" and "sample_tokens". None: the naive ones.
+
+    Attributes:
+        device_params: What `sample_fast` reads; see `admit`.
     """
 
     def __init__(
-        self, table: RowParamsTable, *, is_compacting: bool | None = None, max_bytes: int = 256 << 20
+        self,
+        table: RowParamsTable,
+        *,
+        is_compacting: bool | None = None,
+        max_bytes: int = 256 << 20,
+        ops: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         self.table = table
         self._on_host = table.device.type == "cpu"
         self._is_compacting = self._on_host if is_compacting is None else is_compacting
         self._rows_per_slice = max(1, max_bytes // (_BYTES_PER_LOGIT * table.vocab_size))
         self._counts = torch.zeros(2, dtype=torch.int64, device=table.device)
+        self._ops = _OPS if ops is None else ops
+        self.device_params = DeviceParams(table)
 
     def counters(self) -> SamplerCounters:
         """What has been counted since construction; waits for the device."""
         return SamplerCounters(*self._counts.tolist())
+
+    def admit(self, rows: Sequence[int]) -> None:
+        """Bring the parameters of rows that were set to `device_params`, in one copy without waiting."""
+        self.device_params.update(rows)
+
+    def needs_random(self, rows: Sequence[int] | Int64s) -> bool:
+        """Whether any of the table rows is sampled at a temperature, so that argmax is not enough."""
+        return bool((self.table.flags[np.asarray(rows, np.int64)] & int(Feature.RANDOM)).any())
+
+    def is_fast(self, rows: Sequence[int] | Int64s, masks: Sequence[bytes | None] | None = None) -> bool:
+        """Whether `sample_fast` yields all these rows ask for: no other processor, no log probabilities.
+
+        Never on the CPU, where `sample` looks at values first and does less.
+
+        Args:
+            rows: Table rows; any order, the null row among them or not.
+            masks: One host mask or None per entry of `rows`; None: no masks.
+        """
+        if self._on_host or (masks is not None and any(mask is not None for mask in masks)):
+            return False
+        slow = (PROCESSED | int(Feature.LOGPROBS)) & ~int(FAST)
+        return not (self.table.flags[np.asarray(rows, np.int64)] & slow).any()
+
+    def sample_fast(self, logits_NV: Tensor, rows_N: Tensor, positions_N: Tensor, is_random: bool) -> Tensor:
+        """Pick one token per logit row on the device alone; a captured graph may hold it.
+
+        Args:
+            logits_NV: Raw logits in the model's dtype; not changed.
+            rows_N: [N] int64 table rows on the device; 0 is padding. `is_fast` holds for all of them, and
+                they were admitted after they were set.
+            positions_N: [N] int64, absolute position of the token drawn.
+            is_random: What `needs_random` says; True serves greedy rows too.
+
+        Returns:
+            [N] int64 ids below V.
+        """
+        if not is_random:
+            ids_N: Tensor = self._ops["argmax"](logits_NV, self._counts)
+            return ids_N
+        ids_N = self._ops["sample_tokens"](logits_NV, rows_N, positions_N, self.device_params, self._counts)
+        return ids_N
 
     def sample(
         self,
@@ -131,15 +193,17 @@ class Sampler:
         flags_N = self.table.flags[rows_N]
         if masks is not None:
             flags_N |= np.array([0 if m is None else int(Feature.HOST_MASK) for m in masks], np.int64)
-        work = np.flatnonzero(flags_N & PROCESSED)
+        # What is left for the torch path; the CPU's plain rows are greedy, others are whatever the ops serve.
+        work_flags = PROCESSED if self._on_host else PROCESSED & ~int(FAST)
+        work = np.flatnonzero(flags_N & work_flags)
         if work.size == 0:
-            ids_N = self._pick_greedy(logits_NV)
+            ids_N = self._pick_plain(logits_NV, rows_N, positions_N)
         else:
             ids_N = torch.empty(len(rows_N), dtype=torch.int64, device=logits_NV.device)
-            plain = np.flatnonzero((flags_N & PROCESSED) == 0)
+            plain = np.flatnonzero((flags_N & work_flags) == 0)
             if plain.size:
                 index = self._index(plain)
-                ids_N[index] = self._pick_greedy(logits_NV[index])
+                ids_N[index] = self._pick_plain(logits_NV[index], rows_N[plain], positions_N[index])
             for first in range(0, work.size, self._rows_per_slice):
                 part = work[first : first + self._rows_per_slice]
                 index = self._index(part)
@@ -179,7 +243,15 @@ class Sampler:
             raise EngineError("a row with penalties or bad words is sampled without token history")
 
     def _index(self, values: Int64s) -> Tensor:
-        return torch.from_numpy(values).to(self.table.device)
+        return self.table.send(values)
+
+    def _pick_plain(self, logits_NV: Tensor, rows_N: Int64s, positions_N: Tensor) -> Tensor:
+        if self._on_host:
+            return self._pick_greedy(logits_NV)
+        if self.table.changed:
+            self.device_params.update(sorted(self.table.changed))
+        is_random = self.needs_random(rows_N)
+        return self.sample_fast(logits_NV, self._index(rows_N), positions_N, is_random)
 
     def _accumulated(self, logits_NV: Tensor) -> Tensor:
         """A copy in the accumulation dtype without NaN and +inf; rows with a NaN are counted."""
@@ -191,7 +263,7 @@ class Sampler:
         """The lowest id with the largest raw logit; torch.max documents that the first index is returned."""
         largest_N, ids_N = logits_NV.max(dim=1)
         is_nan_N = largest_N.isnan()
-        if self._on_host and not bool(is_nan_N.any()):
+        if not bool(is_nan_N.any()):
             return ids_N
         self._counts[0] += is_nan_N.sum()
         clean_NV = logits_NV.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

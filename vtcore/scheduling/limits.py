@@ -50,3 +50,13 @@ class SchedulerCounters:
     state_checkpoints_skipped: int = 0
     late_results: int = 0
     stalls: int = 0
+
+    def note_admission(self, hit_tokens: int, queried_tokens: int, is_first: bool) -> None:
+        """Count a look-up and what it found; `is_first` says whether of a request that never ran before."""
+        self.hits += bool(hit_tokens)
+        if is_first:
+            self.hit_tokens += hit_tokens
+            self.queried_tokens += queried_tokens
+        else:
+            self.preempted_hit_tokens += hit_tokens
+            self.preempted_queried_tokens += queried_tokens

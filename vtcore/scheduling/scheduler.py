@@ -167,11 +167,13 @@ class Scheduler:
     def _admit_one(self, draft: BatchDraft, request: RequestState) -> bool:
         self.memory.update_hashes(request)
         hit = self.memory.find_hit(request)
+        computed = hit.num_blocks * self.memory.block_size
+        if chunk_end(computed, len(request.tokens), draft.budget.left, (), self.memory.chunk) == computed:
+            return False
         copies = self.memory.admit(request, hit)
         if copies is None:
             return False
         self._note_hit(request, hit)
-        computed = hit.num_blocks * self.memory.block_size
         request.may_publish = True
         request.checkpoints = self.memory.checkpoint_positions(request, hit)
         cuts = self.memory.cuts(computed, len(request.tokens))
@@ -211,7 +213,9 @@ class Scheduler:
     def _prefill_chunk(self, draft: BatchDraft, request: RequestState) -> None:
         row, known = request.row, len(request.tokens)
         start = int(self.rows.bound[row])
-        end = chunk_end(start, known, draft.budget.left, request.cuts)
+        end = chunk_end(start, known, draft.budget.left, request.cuts, self.memory.chunk)
+        if end == start:
+            return
         upto = min(end + self.memory.lookahead, request.limit - 1)
         if upto > self.rows.covered[row]:
             self.extend(request, self.memory.missing(request, upto))
@@ -380,16 +384,11 @@ class Scheduler:
         )
 
     def _note_hit(self, request: RequestState, hit: PrefixHit) -> None:
-        tokens, counters = hit.num_blocks * self.memory.block_size, self.counters
-        counters.hits += bool(tokens)
+        tokens, is_first = hit.num_blocks * self.memory.block_size, request.num_cached_tokens < 0
         queried = len(request.tokens) if self.memory.prefix_caching and request.reads_cache else 0
-        if request.num_cached_tokens < 0:
+        self.counters.note_admission(tokens, queried, is_first)
+        if is_first:
             request.num_cached_tokens = tokens
-            counters.hit_tokens += tokens
-            counters.queried_tokens += queried
-        else:
-            counters.preempted_hit_tokens += tokens
-            counters.preempted_queried_tokens += queried
 
     def _note(self, kind: Callable[..., Event], *args: object) -> None:
         if self.policy.wants_events:

@@ -13,12 +13,14 @@ from vtcore.config.engine_config import EngineConfig, Origin
 from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.config.resolve import ArchFacts, resolve_config
+from vtcore.errors import ConfigError
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec
 from vtcore.kv_cache.planner import MemoryPlan, PlanLimits, plan_memory
 from vtcore.kv_cache.specs import FullAttentionSpec
 from vtcore.planning import check_prefix_caching
 from vtcore.plugins import registry_for
 from vtcore.registry import PluginRegistry
+from vtcore.scheduling.chunk_end import INVARIANT_CHUNK
 
 PLAIN_VOCAB_SIZE = 2**17
 """Ids of a plain decoder; any number so large that chance never makes prefixes equal."""
@@ -76,7 +78,7 @@ def plan_plain_decoder(
         depth: Frames in flight at most.
 
     Raises:
-        VtcoreError: An option is wrong, or a length does not fit the cache.
+        VtcoreError: An option is wrong, the cache's size is unknown, or a length does not fit it.
     """
     facts = ArchFacts(
         name="a plain decoder",
@@ -86,6 +88,7 @@ def plan_plain_decoder(
         default_token_budget=lambda max_num_seqs: PLAIN_TOKEN_BUDGET,
     )
     config = resolve_config(_without_policy(options), facts, environment, sources=sources)
+    _check_sized(config)
     spec = FullAttentionSpec(
         layers=tuple(map(str, range(shape.num_layers))),
         block_size=config.cache.block_size,
@@ -101,6 +104,7 @@ def plan_plain_decoder(
         max_model_len=config.model.max_model_len,
         max_model_len_pinned=config.model.max_model_len_pinned,
         max_query=config.scheduler.max_num_batched_tokens * depth,
+        chunk=INVARIANT_CHUNK if config.model.batch_invariant else 1,
     )
     about = f"a plain decoder of {shape.num_layers} layers, {shape.num_kv_heads} KV heads of {shape.head_dim}"
     registry = registry_for(options, environment)
@@ -118,12 +122,27 @@ def plan_model(
     from vtcore.loader import plan_core
 
     planned = plan_core(_without_policy(options), sources=sources, environment=environment)
+    if planned.limits.available_bytes is None:
+        _check_sized(planned.config)
     max_query = planned.config.scheduler.max_num_batched_tokens * depth
     limits = evolve(planned.limits, max_query=max_query, available_bytes=None)
     about = f"{planned.config.model.model}, arch {planned.registered}"
     return _geometry(
         about, planned.registry, planned.config, planned.specs, limits, planned.arch.dims.vocab_size
     )
+
+
+def _check_sized(config: EngineConfig) -> None:
+    """Whether the cache's size is known without the memory of a GPU.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if config.cache.num_blocks is None and config.cache.kv_cache_memory_bytes is None:
+        raise ConfigError(
+            f"$.device: {config.model.device!r} sizes the cache by its memory, which is unknown here; give "
+            f"num_blocks or kv_cache_memory_bytes"
+        )
 
 
 def _without_policy(options: UserOptions) -> UserOptions:

@@ -17,7 +17,8 @@ from vtcore.engine.core import AddRequest
 from vtcore.errors import ConfigError
 from vtcore.execution.executor import InlineExecutor
 from vtcore.interfaces.batch import EngineRequest, RowParams, ScheduledBatch, StepResult
-from vtcore.loader import Internals, LoadedCore, load_core
+from vtcore.internals import Internals
+from vtcore.loader import LoadedCore, load_core
 from vtcore.simulation.cost_model import CostModel, StepWork
 from vtcore.simulation.executor import RowLengths
 from vtcore.simulation.tokens import sequence_ids

@@ -22,7 +22,8 @@ from vtcore.execution.executor import Executor
 from vtcore.execution.model_runner import ModelRunner
 from vtcore.interfaces.batch import EngineRequest, RowParams
 from vtcore.interfaces.kv_cache_spec import Whole
-from vtcore.loader import Internals, load_core
+from vtcore.internals import Internals
+from vtcore.loader import load_core
 from vtcore.speculation.drafter import DraftView
 from vtcore.testing.arch_subject import RELATIVE, ArchSubject, MeasuredBound, assert_close
 from vtcore.testing.invariants import check_idle, check_invariants

@@ -21,7 +21,8 @@ from vtcore.config.options import UserOptions
 from vtcore.engine.core import AddRequest
 from vtcore.interfaces.batch import EngineRequest, RowParams, TokenLogprobs
 from vtcore.interfaces.kv_cache_spec import Whole
-from vtcore.loader import Internals, load_core
+from vtcore.internals import Internals
+from vtcore.loader import load_core
 from vtcore.sampling.logprobs import logprobs_of
 from vtcore.testing.arch_subject import ArchSubject
 from vtcore.testing.draw_case import BUDGETS, draw_case

@@ -8,6 +8,7 @@ Does not: schedule, sample or reuse engine code that is not about the model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -239,6 +240,7 @@ class Harness:
             prefill=tuple(spans),
             computed=torch.tensor([r.computed for r in rows]),
             query_lens=torch.tensor(lengths),
+            query_start=torch.tensor([0, *accumulate(len(item.ids) for item in items)]),
             query_len_min=min((u.valid for u in uniform), default=query),
             context_max=max((u.row.computed + u.valid for u in uniform), default=0) + slack,
             pools=tuple(

@@ -18,7 +18,8 @@ from vtcore.config.options import UserOptions
 from vtcore.engine.core import AddRequest
 from vtcore.interfaces.batch import EngineRequest, RowParams
 from vtcore.interfaces.scheduler_policy import SchedulerPolicy
-from vtcore.loader import Internals, load_core
+from vtcore.internals import Internals
+from vtcore.loader import load_core
 from vtcore.registry import PluginRegistry
 from vtcore.testing.invariants import check_idle, check_invariants
 from vtcore.testing.policy_calls import call_that_failed

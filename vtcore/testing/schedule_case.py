@@ -51,6 +51,7 @@ class ScheduleCase:
         num_blocks: None is exactly what the largest request needs.
         state_chunk: Of the toy's state, in tokens.
         num_state_checkpoints, checkpoint_interval: See the options of these names.
+        chunk: Multiple at which prompts' chunks end; the budget must leave room for one.
         resets: Ticks at which the prefix cache is reset.
         captured_k: () is no drafter. drafter: "oracle", "half" (an oracle that errs), "junk", "shifted".
         ks: Drawn from in turn for num_drafts_out.
@@ -71,6 +72,7 @@ class ScheduleCase:
     state_chunk: int = 1
     num_state_checkpoints: int = 3
     checkpoint_interval: int = 16
+    chunk: int = 1
     resets: tuple[int, ...] = ()
     drafter: str | None = None
     captured_k: tuple[int, ...] = (0,)

@@ -21,8 +21,9 @@ from vtcore.engine.core import AddRequest, EngineCore, FinishRequest, ResetPrefi
 from vtcore.errors import EngineError
 from vtcore.execution.model_runner import ModelRunner
 from vtcore.interfaces.batch import EngineRequest, RowInit, RowParams, TokenLogprobs
+from vtcore.internals import Internals
 from vtcore.kv_cache.block_hash import extend_hashes, root_hash, salted_root
-from vtcore.loader import Internals, LoadedCore, load_core
+from vtcore.loader import LoadedCore, load_core
 from vtcore.plugins import build_registry
 from vtcore.registry import PluginRegistry
 from vtcore.speculation.drafter import Drafter
@@ -315,6 +316,7 @@ def run_schedule(
         captured_k=case.captured_k,
         choose_k=lambda num_rows: next(ks),
         make_executor=make_executor,
+        chunk=case.chunk,
         step_budget=case.budget,
         is_policy_timed=False,
         may_never_hit=True,

@@ -26,6 +26,7 @@ def slot_step(length: int, uniform: bool) -> StepInputs:
         prefill=() if uniform else (PrefillSpan(0, 0, length, 0),),
         computed=torch.tensor([0]),
         query_lens=torch.tensor([length]),
+        query_start=torch.tensor([0, length]),
         query_len_min=length if uniform else 1,
         context_max=length,
         pools=(SlotPool(torch.tensor([1]), torch.arange(1, length + 1)[None]),),

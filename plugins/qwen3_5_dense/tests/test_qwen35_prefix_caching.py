@@ -13,7 +13,8 @@ from vtcore.config.env import Environment
 from vtcore.config.options import UserOptions
 from vtcore.engine.core import AddRequest, FinishRequest
 from vtcore.interfaces.batch import EngineRequest, RowParams, TokenLogprobs
-from vtcore.loader import Internals, LoadedCore, load_core
+from vtcore.internals import Internals
+from vtcore.loader import LoadedCore, load_core
 from vtcore.plugins import build_registry
 from vtcore.testing.invariants import check_invariants
 

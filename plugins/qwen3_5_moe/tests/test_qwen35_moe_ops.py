@@ -10,9 +10,9 @@ import torch
 from qwen35_moe_oracle import build_oracle, oracle_logits, tiny_text_config
 from torch import Tensor
 from torch.nn import functional as F
-from vtcore_qwen3_5_moe import model as model_module
 from vtcore_qwen3_5_moe.arch import Qwen35MoeArch
-from vtcore_qwen3_5_moe.ops.fused_moe.naive import fused_moe
+from vtcore_qwen3_5_moe.ops.sparse_moe import naive
+from vtcore_qwen3_5_moe.ops.sparse_moe.naive import weighted_experts
 
 from vtcore.interfaces.model_arch import GroupedLinear
 from vtcore.layers.dtypes import acc_dtype
@@ -53,7 +53,7 @@ def by_formula(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, dow
 def test_routed_experts_equal_the_sum_over_each_tokens_experts(tokens: int, top_k: int) -> None:
     gate_up, down, in_proj, out_proj = products()
     x, experts, weights = routed(tokens, top_k)
-    found = fused_moe(x, experts, weights, in_proj, out_proj)
+    found = weighted_experts(x, experts, weights, in_proj, out_proj)
     assert torch.allclose(found, by_formula(x, experts, weights, gate_up, down), rtol=1e-12, atol=1e-12)
 
 
@@ -61,7 +61,7 @@ def test_routed_experts_equal_the_sum_over_each_tokens_experts(tokens: int, top_
 def test_the_sum_over_experts_is_in_the_accumulation_dtype(dtype: torch.dtype, tolerance: float) -> None:
     gate_up, down, in_proj, out_proj = products(dtype)
     x, experts, weights = routed(40, 3, dtype)
-    found = fused_moe(x, experts, weights, in_proj, out_proj)
+    found = weighted_experts(x, experts, weights, in_proj, out_proj)
     assert found.dtype == torch.float32
     wanted = by_formula(x, experts, weights, gate_up, down)
     assert (found - wanted).abs().max() < tolerance * wanted.abs().max()
@@ -71,28 +71,28 @@ def test_all_tokens_on_one_expert_and_none_on_the_others() -> None:
     gate_up, down, in_proj, out_proj = products()
     x, _, weights = routed(20, 1)
     experts = torch.full((20, 1), E - 1)
-    found = fused_moe(x, experts, weights, in_proj, out_proj)
+    found = weighted_experts(x, experts, weights, in_proj, out_proj)
     assert torch.allclose(found, by_formula(x, experts, weights, gate_up, down), rtol=1e-12, atol=1e-12)
 
 
 def test_the_output_of_a_token_does_not_depend_on_its_batch_mates() -> None:
     _, _, in_proj, out_proj = products()
     x, experts, weights = routed(33, 3)
-    together = fused_moe(x, experts, weights, in_proj, out_proj)
+    together = weighted_experts(x, experts, weights, in_proj, out_proj)
     shuffled = torch.randperm(33)
-    again = fused_moe(x[shuffled], experts[shuffled], weights[shuffled], in_proj, out_proj)
+    again = weighted_experts(x[shuffled], experts[shuffled], weights[shuffled], in_proj, out_proj)
     assert torch.allclose(again, together[shuffled], rtol=0, atol=1e-13)
     for t in range(33):
-        alone = fused_moe(x[t : t + 1], experts[t : t + 1], weights[t : t + 1], in_proj, out_proj)
+        alone = weighted_experts(x[t : t + 1], experts[t : t + 1], weights[t : t + 1], in_proj, out_proj)
         assert torch.allclose(alone[0], together[t], rtol=0, atol=1e-13)
 
 
 def test_a_token_of_nan_spoils_no_other() -> None:
     _, _, in_proj, out_proj = products()
     x, experts, weights = routed(9, 2)
-    clean = fused_moe(x, experts, weights, in_proj, out_proj)
+    clean = weighted_experts(x, experts, weights, in_proj, out_proj)
     x[4] = float("nan")
-    found = fused_moe(x, experts, weights, in_proj, out_proj)
+    found = weighted_experts(x, experts, weights, in_proj, out_proj)
     assert found[4].isnan().all()
     others = [t for t in range(9) if t != 4]
     assert torch.allclose(found[others], clean[others], rtol=0, atol=1e-13)
@@ -100,7 +100,7 @@ def test_a_token_of_nan_spoils_no_other() -> None:
 
 def test_routing_is_a_softmax_over_all_experts_renormalised_over_the_chosen() -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, 2.0]], dtype=torch.float64)
-    experts, weights = model_module.route(logits, 2)
+    experts, weights = naive.route(logits, 2)
     assert experts.tolist() == [[1, 3]]
     assert torch.allclose(weights, torch.tensor([[3.0, 2.0]], dtype=torch.float64).softmax(-1), rtol=1e-14)
     assert weights.sum().item() == pytest.approx(1, abs=1e-15)
@@ -163,25 +163,25 @@ def test_a_term_that_other_engines_left_out_would_be_seen(mistake: Callable[[Any
 def test_a_router_that_other_engines_had_would_be_seen(
     mistake: Callable[[Tensor, int], tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_module, "route", mistake)
+    monkeypatch.setattr(naive, "route", mistake)
     assert_seen(*logits_with())
 
 
-def test_routing_weights_of_a_bfloat16_model_are_not_rounded_to_bfloat16() -> None:
+def test_routing_weights_of_a_bfloat16_model_are_not_rounded_to_bfloat16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = tiny_text_config()
     arch = Qwen35MoeArch(config)
     model: Any = build_model(arch, build_oracle(config).state_dict(), torch.bfloat16)
     seen: list[Tensor] = []
-    block = model._layers[0].feed_forward
-    run = block._fused_moe
 
     def record(x: Tensor, experts: Tensor, weights: Tensor, *products: GroupedLinear) -> Tensor:
         seen.append(weights)
-        return run(x, experts, weights, *products)
+        return weighted_experts(x, experts, weights, *products)
 
-    block._fused_moe = record
+    monkeypatch.setattr(naive, "weighted_experts", record)
     Harness(arch, model, torch.bfloat16).run_sequence(list(range(12)), [12])
-    (weights,) = seen
+    weights = seen[0]
     assert weights.dtype == torch.float32
     assert (weights.sum(-1) - 1).abs().max() < 1e-6
     assert not torch.equal(weights, weights.bfloat16().to(weights.dtype))

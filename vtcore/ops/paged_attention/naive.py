@@ -44,8 +44,16 @@ class _PrefillPlan:
     mask: Tensor | None
 
 
-def paged_attention(q_THD: Tensor, kv: PagedKV, step: StepInputs, pool: PagedPool, scale: float) -> Tensor:
-    """softmax(scale * q k^T) v, causal, each query over its own row's positions.
+def paged_attention(
+    q_THD: Tensor,
+    kv: PagedKV,
+    step: StepInputs,
+    pool: PagedPool,
+    scale: float,
+    gate_TX: Tensor | None = None,
+) -> Tensor:
+    """softmax(scale * q k^T) v, causal, each query over its own row's positions; times sigmoid(gate) if
+    given.
 
     Query head h reads key/value head h // E. Query tokens beyond a row's query length give finite values,
     those of rows without any query give zeros.
@@ -54,6 +62,7 @@ def paged_attention(q_THD: Tensor, kv: PagedKV, step: StepInputs, pool: PagedPoo
         q_THD: The cache's dtype.
         kv: This step's keys and values are already written.
         scale: Factor on the scores.
+        gate_TX: [T, H * D], q's dtype; None gates nothing.
 
     Returns:
         [T, H, D], q's dtype.
@@ -61,6 +70,13 @@ def paged_attention(q_THD: Tensor, kv: PagedKV, step: StepInputs, pool: PagedPoo
     Raises:
         EngineError: A row would read through block id 0.
     """
+    out_THD = _attend(q_THD, kv, step, pool, scale)
+    if gate_TX is None:
+        return out_THD
+    return (out_THD.reshape(gate_TX.shape) * gate_TX.sigmoid()).view(out_THD.shape)
+
+
+def _attend(q_THD: Tensor, kv: PagedKV, step: StepInputs, pool: PagedPool, scale: float) -> Tensor:
     uniform = step.num_uniform_tokens
     if not step.prefill:
         return _attend_uniform(q_THD, kv, step, pool, scale)

@@ -13,20 +13,33 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vtcore.errors import EngineError
 from vtcore.interfaces.chat import MessageRules
 from vtcore.interfaces.kv_cache_spec import KVCacheSpec
-from vtcore.interfaces.model_arch import BuildContext, CacheContext, Model, ModelArch, ModelDims, ParamRule
+from vtcore.interfaces.model_arch import (
+    BuildContext,
+    CacheContext,
+    Model,
+    ModelArch,
+    ModelCosts,
+    ModelDims,
+    ParamRule,
+)
 from vtcore.kv_cache.specs import FullAttentionSpec, RecurrentStateSpec
 from vtcore_qwen3_5_dense.config import FULL, LINEAR, Qwen35Config, parse_config
+from vtcore_qwen3_5_dense.costs import hybrid_costs
 from vtcore_qwen3_5_dense.ops.gated_delta_rule.chunk import CHUNK
-from vtcore_qwen3_5_dense.sizes import checkpoint_config
+from vtcore_qwen3_5_dense.sizes import checkpoint_config, published_config
 from vtcore_qwen3_5_dense.weights import HEAD, build_rules, is_skipped, swiglu_rules
 
 if TYPE_CHECKING:
     from vtcore_qwen3_5_dense.model import FeedForward
 
 OPS: Mapping[str, Mapping[str, str]] = {
-    "causal_conv1d": {"naive": "vtcore_qwen3_5_dense.ops.causal_conv1d.naive:causal_conv1d"},
-    "gated_delta_rule": {"naive": "vtcore_qwen3_5_dense.ops.gated_delta_rule.naive:gated_delta_rule"},
-    "gated_norm": {"naive": "vtcore_qwen3_5_dense.ops.gated_norm.naive:gated_norm"},
+    "gated_delta_net": {
+        "naive": "vtcore_qwen3_5_dense.ops.gated_delta_net.naive:gated_delta_net",
+        "cuda": "vtcore_qwen3_5_dense.ops.gated_delta_net.triton:gated_delta_net",
+        "cuda_batch_invariant": (
+            "vtcore_qwen3_5_dense.ops.gated_delta_net.triton:gated_delta_net_batch_invariant"
+        ),
+    },
 }
 """The ops of gated DeltaNet layers."""
 
@@ -136,6 +149,10 @@ class Qwen35Arch(ModelArch):
         """The ops of gated DeltaNet layers."""
         return OPS
 
+    def costs(self) -> ModelCosts:
+        """FLOPs of attention and of the gated delta rule."""
+        return hybrid_costs(self.config)
+
     def build(self, ctx: BuildContext) -> Model:
         """Construct the model over parameters that the core has loaded.
 
@@ -194,3 +211,8 @@ class Qwen35DenseArch(Qwen35Arch):
     def checkpoint_config(cls, size: str, vocab_size: int) -> Mapping[str, Any]:
         """config.json of a random-weight checkpoint: "tiny", "small" or "bench"."""
         return checkpoint_config(size, vocab_size)
+
+    @classmethod
+    def published_config(cls, size: str) -> Mapping[str, Any]:
+        """config.json of a released size."""
+        return published_config(size)

@@ -31,8 +31,6 @@ class GatedAttention:
 
     def __init__(self, config: Qwen35Config, ctx: BuildContext, name: str, rotary: RotaryTable) -> None:
         name += "attn."
-        self._num_heads, self._num_kv_heads = config.num_heads, config.num_kv_heads
-        self._head_dim = config.head_dim
         self._scale = config.head_dim**-0.5
         rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self._split = (rows + kv_rows, kv_rows, rows)
@@ -43,11 +41,7 @@ class GatedAttention:
         by_head = torch.cat((q_norm.expand(config.num_heads, -1), k_norm.expand(config.num_kv_heads, -1)))
         self._qk_norm = build_rms_weight(by_head, config.rms_norm_eps, zero_centred=True)
         self._rotary = rotary
-        self._dtype = ctx.dtype
-        self._rounds = ctx.dtype != ctx.acc_dtype
-        self._norm = ctx.ops["rms_norm_acc"]
-        self._rope = ctx.ops["rope"]
-        self._kv_write = ctx.ops["kv_write"]
+        self._prepare = ctx.ops["qk_norm_rope_write"]
         self._attend = ctx.ops["paged_attention"]
         self._kv: PagedKV | None = None
 
@@ -67,11 +61,6 @@ class GatedAttention:
         if not isinstance(pool, PagedPool):
             raise EngineError(f"pool {self._kv.pool} holds slots, but an attention layer was bound to it")
         qk, v, gate = self._in_proj(x_TH).split_with_sizes(self._split, -1)
-        qk_TXD = self._norm(qk.view(-1, self._num_heads + self._num_kv_heads, self._head_dim), self._qk_norm)
-        qk_TXD = self._rope(qk_TXD, *self._rotary.at(step))
-        if self._rounds:
-            qk_TXD = qk_TXD.to(self._dtype)
-        q_TND, k_TGD = qk_TXD.split_with_sizes((self._num_heads, self._num_kv_heads), 1)
-        self._kv_write(self._kv, k_TGD, v.view(-1, self._num_kv_heads, self._head_dim), pool)
-        out_TND: Tensor = self._attend(q_TND, self._kv, step, pool, self._scale)
-        return self._out_proj(out_TND.reshape(gate.shape).mul_(gate.sigmoid()))
+        q_TND: Tensor = self._prepare(qk, v, self._qk_norm, self._rotary, self._kv, step, pool)
+        out_TND: Tensor = self._attend(q_TND, self._kv, step, pool, self._scale, gate)
+        return self._out_proj(out_TND.view(gate.shape))

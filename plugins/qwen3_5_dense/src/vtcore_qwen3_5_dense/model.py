@@ -36,18 +36,18 @@ class SwiGLU:
     Source: Shazeer 2020, GLU Variants Improve Transformer, equation 6.
 
     Args:
-        ctx: Weights.
+        ctx: Weights and ops.
         name: Parameter prefix, "layers.0.mlp.".
     """
 
     def __init__(self, ctx: BuildContext, name: str) -> None:
         self._in_proj = ctx.linear(f"{name}in_proj")
         self._out_proj = ctx.linear(f"{name}out_proj")
+        self._activate = ctx.ops["silu_mul"]
 
     def __call__(self, x_TH: Tensor) -> Tensor:
         """[T, H] -> [T, H]."""
-        gate, up = self._in_proj(x_TH).chunk(2, -1)
-        return self._out_proj(F.silu(gate).mul_(up))
+        return self._out_proj(self._activate(self._in_proj(x_TH)))
 
 
 class Qwen35Layer:

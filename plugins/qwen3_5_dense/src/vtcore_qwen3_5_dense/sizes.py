@@ -1,4 +1,4 @@
-"""Geometries of random-weight checkpoints for tests, demos and benchmarks.
+"""Geometries of random-weight checkpoints for tests and demos, and of the releases for benchmarks.
 
 Does not: write files.
 """
@@ -47,6 +47,35 @@ _SIZES: Mapping[str, Mapping[str, int]] = {
     },
 }
 
+_PUBLISHED_VOCAB = 248320
+_PUBLISHED_POSITIONS = 262144
+_HEADS = {
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+}
+_PUBLISHED: Mapping[str, Mapping[str, int]] = {
+    size: {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "linear_num_value_heads": value_heads,
+        **_HEADS,
+    }
+    for size, hidden, inner, layers, heads, kv_heads, value_heads in (
+        ("0.8b", 1024, 3584, 24, 8, 2, 16),
+        ("2b", 2048, 6144, 24, 8, 2, 16),
+        ("4b", 2560, 9216, 32, 16, 4, 32),
+        ("9b", 4096, 12288, 32, 16, 4, 32),
+        ("27b", 5120, 17408, 64, 24, 4, 48),
+    )
+}
+"""Source: config.json of Qwen3.5-0.8B, -2B, -4B, -9B and -27B."""
+_PUBLISHED_TIED = ("0.8b", "2b", "4b")
+
 
 def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
     """config.json of the released, nested form.
@@ -60,9 +89,27 @@ def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
     """
     if size not in _SIZES:
         raise ValueError(f"qwen3_5_dense offers the sizes {', '.join(_SIZES)}, not {size!r}")
-    layers = _SIZES[size]["num_hidden_layers"]
     # Random weights under a tied head repeat their last token; the demo's size shows more variety without.
-    tied = size != "tiny"
+    return _config(_SIZES[size], vocab_size, 32768, tied=size != "tiny")
+
+
+def published_config(size: str) -> Mapping[str, Any]:
+    """config.json of a release.
+
+    Args:
+        size: "0.8b", "2b", "4b", "9b" or "27b".
+
+    Raises:
+        ValueError: No such size.
+    """
+    if size not in _PUBLISHED:
+        raise ValueError(f"qwen3_5_dense knows the releases {', '.join(_PUBLISHED)}, not {size!r}")
+    tied = size in _PUBLISHED_TIED
+    return _config(_PUBLISHED[size], _PUBLISHED_VOCAB, _PUBLISHED_POSITIONS, tied)
+
+
+def _config(geometry: Mapping[str, int], vocab_size: int, positions: int, tied: bool) -> Mapping[str, Any]:
+    layers = geometry["num_hidden_layers"]
     return {
         "architectures": ["Qwen3_5ForConditionalGeneration"],
         "model_type": "qwen3_5",
@@ -70,7 +117,7 @@ def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
         "text_config": {
             "model_type": "qwen3_5_text",
             "vocab_size": vocab_size,
-            **_SIZES[size],
+            **geometry,
             "hidden_act": "silu",
             "attention_bias": False,
             "attn_output_gate": True,
@@ -78,7 +125,7 @@ def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
             "layer_types": ["linear_attention" if (i + 1) % 4 else "full_attention" for i in range(layers)],
             "linear_conv_kernel_dim": 4,
             "mamba_ssm_dtype": "float32",
-            "max_position_embeddings": 32768,
+            "max_position_embeddings": positions,
             "rms_norm_eps": 1e-6,
             "tie_word_embeddings": tied,
             "dtype": "bfloat16",

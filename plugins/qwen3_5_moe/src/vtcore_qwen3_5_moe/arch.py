@@ -8,19 +8,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from attrs import evolve
 from vtcore_qwen3_5_dense.public import OPS, FeedForward, Qwen35Arch
 
-from vtcore.interfaces.model_arch import BuildContext, ParamRule
+from vtcore.interfaces.model_arch import BuildContext, ModelCosts, ParamRule
 from vtcore_qwen3_5_moe.config import parse_moe_config
 from vtcore_qwen3_5_moe.model import SparseMoE
-from vtcore_qwen3_5_moe.sizes import checkpoint_config
+from vtcore_qwen3_5_moe.sizes import checkpoint_config, published_config
 from vtcore_qwen3_5_moe.weights import moe_rules
 
 MOE_OPS: Mapping[str, Mapping[str, str]] = {
     **OPS,
-    "fused_moe": {"naive": "vtcore_qwen3_5_moe.ops.fused_moe.naive:fused_moe"},
+    "sparse_moe": {
+        "naive": "vtcore_qwen3_5_moe.ops.sparse_moe.naive:sparse_moe",
+        "cuda": "vtcore_qwen3_5_moe.ops.sparse_moe.triton:sparse_moe",
+        "cuda_batch_invariant": "vtcore_qwen3_5_moe.ops.sparse_moe.triton:sparse_moe_batch_invariant",
+        "counted": "vtcore_qwen3_5_moe.ops.sparse_moe.counted:sparse_moe_counted",
+        "skewed": "vtcore_qwen3_5_moe.ops.sparse_moe.counted:sparse_moe_skewed",
+        "skewed_counted": "vtcore_qwen3_5_moe.ops.sparse_moe.counted:sparse_moe_skewed_counted",
+    },
 }
-"""The ops of gated DeltaNet layers and of routed experts."""
+"""The ops of gated DeltaNet layers and of experts; benchmarks override with the last three forms."""
 
 
 class Qwen35MoeArch(Qwen35Arch):
@@ -43,13 +51,23 @@ class Qwen35MoeArch(Qwen35Arch):
 
     def build_feed_forward(self, ctx: BuildContext, name: str) -> FeedForward:
         """Router, routed experts, shared expert."""
-        return SparseMoE(ctx, f"{name}moe.", self.moe.num_experts, self.moe.experts_per_token)
+        return SparseMoE(ctx, f"{name}moe.", self.moe.experts_per_token, self.moe.shared_is_group)
+
+    def costs(self) -> ModelCosts:
+        """Those of the mixers, and how many experts a token goes to."""
+        shared = int(self.moe.shared_is_group)
+        return evolve(super().costs(), groups_per_token=self.moe.experts_per_token, shared_groups=shared)
 
     def ops(self) -> Mapping[str, Mapping[str, str]]:
-        """Those of gated DeltaNet layers, and `fused_moe`."""
+        """Those of gated DeltaNet layers, and `sparse_moe`."""
         return MOE_OPS
 
     @classmethod
     def checkpoint_config(cls, size: str, vocab_size: int) -> Mapping[str, Any]:
         """config.json of a random-weight checkpoint: "tiny" or "small"."""
         return checkpoint_config(size, vocab_size)
+
+    @classmethod
+    def published_config(cls, size: str) -> Mapping[str, Any]:
+        """config.json of a released size."""
+        return published_config(size)

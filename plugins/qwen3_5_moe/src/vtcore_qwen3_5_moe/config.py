@@ -51,6 +51,12 @@ class Qwen35MoeConfig:
     expert_size: int
     shared_size: int
 
+    @property
+    def shared_is_group(self) -> bool:
+        """Whether the shared expert is as wide as the routed ones, and so one group more of their
+        products."""
+        return self.shared_size == self.expert_size
+
 
 def parse_moe_config(hf_config: Mapping[str, Any]) -> Qwen35MoeConfig:
     """Read nested and flat forms; absent fields take the class defaults of the released models.

@@ -1,4 +1,4 @@
-"""Geometries of random-weight checkpoints for tests and demos.
+"""Geometries of random-weight checkpoints for tests and demos, and of the releases for benchmarks.
 
 Does not: write files.
 """
@@ -41,6 +41,27 @@ _SIZES: Mapping[str, Mapping[str, int]] = {
     },
 }
 
+_PUBLISHED_VOCAB = 248320
+_PUBLISHED_POSITIONS = 262144
+_PUBLISHED: Mapping[str, Mapping[str, int]] = {
+    "35b-a3b": {
+        "hidden_size": 2048,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+    },
+}
+"""Source: config.json of Qwen3.5-35B-A3B."""
+
 
 def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
     """config.json of the released, nested form; its weights have the fused layout.
@@ -54,7 +75,25 @@ def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
     """
     if size not in _SIZES:
         raise ValueError(f"qwen3_5_moe offers the sizes {', '.join(_SIZES)}, not {size!r}")
-    layers = _SIZES[size]["num_hidden_layers"]
+    return _config(_SIZES[size], vocab_size, 32768)
+
+
+def published_config(size: str) -> Mapping[str, Any]:
+    """config.json of a release.
+
+    Args:
+        size: "35b-a3b".
+
+    Raises:
+        ValueError: No such size.
+    """
+    if size not in _PUBLISHED:
+        raise ValueError(f"qwen3_5_moe knows the release {', '.join(_PUBLISHED)}, not {size!r}")
+    return _config(_PUBLISHED[size], _PUBLISHED_VOCAB, _PUBLISHED_POSITIONS)
+
+
+def _config(geometry: Mapping[str, int], vocab_size: int, positions: int) -> Mapping[str, Any]:
+    layers = geometry["num_hidden_layers"]
     return {
         "architectures": ["Qwen3_5MoeForConditionalGeneration"],
         "model_type": "qwen3_5_moe",
@@ -62,7 +101,7 @@ def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
         "text_config": {
             "model_type": "qwen3_5_moe_text",
             "vocab_size": vocab_size,
-            **_SIZES[size],
+            **geometry,
             "hidden_act": "silu",
             "attention_bias": False,
             "attn_output_gate": True,
@@ -70,7 +109,7 @@ def checkpoint_config(size: str, vocab_size: int) -> Mapping[str, Any]:
             "layer_types": ["linear_attention" if (i + 1) % 4 else "full_attention" for i in range(layers)],
             "linear_conv_kernel_dim": 4,
             "mamba_ssm_dtype": "float32",
-            "max_position_embeddings": 32768,
+            "max_position_embeddings": positions,
             "rms_norm_eps": 1e-6,
             "tie_word_embeddings": False,
             "dtype": "bfloat16",

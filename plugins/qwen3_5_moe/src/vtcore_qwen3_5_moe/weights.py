@@ -2,6 +2,7 @@
 
 Fused: `experts.gate_up_proj` [E, 2I, H] and `experts.down_proj` [E, H, I], as the releases store them.
 Per expert: `experts.{e}.gate_proj.weight` and so on, as quantising and fine-tuning tools write them.
+A shared expert of their width is the last group of the same products, else a block of its own.
 Does not: read or convert tensors.
 
 Shape letters: E experts, H hidden size, I an expert's inner width.
@@ -34,16 +35,20 @@ def moe_rules(config: Qwen35MoeConfig, names: Collection[str], name: str, source
     )
     yield ParamRule(name=f"{name}gates", shape=(experts + 1, hidden), parts=gates)
     in_shape, out_shape = (inner, hidden), (hidden, inner)
-    experts_source = f"{source}experts."
-    in_proj = _expert_parts(names, experts_source, "gate_up_proj", ("gate", "up"), experts, in_shape, 0)
-    out_proj = _expert_parts(names, experts_source, "down_proj", ("down",), experts, out_shape, 1)
+    in_parts = _expert_parts(names, source, "gate_up_proj", ("gate", "up"), experts, in_shape, 0)
+    out_parts = _expert_parts(names, source, "down_proj", ("down",), experts, out_shape, 1)
+    if config.shared_is_group:
+        in_parts += _shared_parts(source, ("gate", "up"), inner, 0)
+        out_parts += _shared_parts(source, ("down",), hidden, 1)
+        experts += 1
     yield ParamRule(
-        name=f"{name}in_proj", shape=(2 * experts * inner, hidden), parts=in_proj, num_groups=experts
+        name=f"{name}in_proj", shape=(2 * experts * inner, hidden), parts=in_parts, num_groups=experts
     )
     yield ParamRule(
-        name=f"{name}out_proj", shape=(experts * hidden, inner), parts=out_proj, num_groups=experts
+        name=f"{name}out_proj", shape=(experts * hidden, inner), parts=out_parts, num_groups=experts
     )
-    yield from swiglu_rules(hidden, config.shared_size, f"{name}shared.", f"{source}shared_expert.")
+    if not config.shared_is_group:
+        yield from swiglu_rules(hidden, config.shared_size, f"{name}shared.", f"{source}shared_expert.")
 
 
 def _expert_parts(
@@ -55,7 +60,8 @@ def _expert_parts(
     shape: tuple[int, int],
     shard_axis: int,
 ) -> tuple[ParamPart, ...]:
-    """For each expert in turn its matrices, each of `shape`, as components of their own."""
+    """For each routed expert in turn its matrices, each of `shape`, as components of their own."""
+    source = f"{source}experts."
     rows, columns = shape
     stacked = (num_experts, len(matrices) * rows, columns)
 
@@ -74,4 +80,19 @@ def _expert_parts(
             shard_axis=shard_axis,
         )
         for place, (expert, matrix) in enumerate(keys)
+    )
+
+
+def _shared_parts(
+    source: str, matrices: tuple[str, ...], rows: int, shard_axis: int
+) -> tuple[ParamPart, ...]:
+    """The shared expert's matrices, as those of one expert more."""
+    return tuple(
+        ParamPart(
+            component=f"{matrix}.shared",
+            rows=rows,
+            source=f"{source}shared_expert.{matrix}_proj.weight",
+            shard_axis=shard_axis,
+        )
+        for matrix in matrices
     )

@@ -1,0 +1,168 @@
+"""`vtcore bench` from command line to report, on the CPU and tiny models; on a GPU only the ops differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vtcore.cli.main import main
+
+ENGINE = ("--load-format", "dummy", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directories that hold config.json and nothing else."""
+    out = tmp_path_factory.mktemp("configs")
+    for arch in ("qwen3_5_dense", "qwen3_5_moe"):
+        words = ["make-checkpoint", "--arch", arch, "--size", "tiny", "--config-only", str(out / arch)]
+        assert main(words) == 0
+        assert [file.name for file in (out / arch).iterdir()] == ["config.json"]
+    return out
+
+
+def report_of(tmp_path: Path, *words: str) -> Any:
+    file = tmp_path / "report.json"
+    assert main(["bench", *words, *ENGINE, "--output", str(file)]) == 0
+    return json.loads(file.read_text())
+
+
+def check_origin(report: Any) -> None:
+    assert report["schema"] == "vtcore.bench/1"
+    assert report["machine"]["versions"].keys() >= {"vtcore", "torch", "numpy"}
+    assert {"date", "commit", "version", "command"} <= report.keys()
+    assert report["ceilings"]["copy_tb_per_s"] > 0
+    assert report["ceilings"]["matmul_tflop_per_s"] > 0
+    assert report["config"]["cache.enable_prefix_caching"]["value"] is False
+    assert report["config"]["scheduler.max_num_batched_tokens"]["value"] == 8192
+    assert report["compiles_after_warm_up"] == 0
+
+
+@pytest.mark.parametrize("routing", ["model", "skewed"])
+def test_latency_of_experts(configs: Path, tmp_path: Path, routing: str) -> None:
+    report = report_of(
+        tmp_path,
+        "latency",
+        str(configs / "qwen3_5_moe"),
+        *("--prompt-tokens", "24", "--ttft-tokens", "24,40", "--output-tokens", "9"),
+        *("--batch-sizes", "1,3", "--repeats", "2", "--routing", routing),
+    )
+    check_origin(report)
+    cells = report["cells"]
+    assert list(cells) == ["ttft_24", "ttft_40", "decode_b1", "e2e_b1", "decode_b3", "e2e_b3"]
+    for name, cell in cells.items():
+        assert len(cell["samples"]) == 2
+        assert cell["roof"] > 0
+        bound = cell["value"] / cell["roof"] if cell["unit"] == "tok/s" else cell["roof"] / cell["value"]
+        assert cell["share"] == pytest.approx(bound, rel=1e-4), name
+    assert cells["ttft_24"]["value"] == min(cells["ttft_24"]["samples"])
+    assert cells["e2e_b3"]["value"] == max(cells["e2e_b3"]["samples"])
+    seconds = cells["decode_b3"]["seconds"]
+    assert cells["decode_b3"]["value"] == pytest.approx(
+        3 * 8 / (min(seconds["9"]) - min(seconds["1"])), rel=1e-3
+    )
+    # Two of eight experts for each token.
+    assert report["groups"]["1"]["distinct_groups"] == 2
+    assert 2 <= report["groups"]["3"]["distinct_groups"] <= 6
+    assert 1 <= report["groups"]["3"]["largest_group_rows"] <= 3
+    assert cells["decode_b1"]["distinct_groups"] == 2
+    assert report["host"]["batch"] == 3
+    assert report["host"]["exposed_us_p50"] > 0
+    assert report["start"]["value"] > sum(report["start"]["phases_s"].values()) * 0.5
+    assert "weights" in report["start"]["phases_s"]
+
+
+def test_skewed_routing_prefers_some_experts(configs: Path, tmp_path: Path) -> None:
+    fullest = {}
+    for routing in ("model", "skewed"):
+        report = report_of(
+            tmp_path,
+            "latency",
+            str(configs / "qwen3_5_moe" / "config.json"),
+            *("--prompt-tokens", "8", "--ttft-tokens", "8", "--output-tokens", "2"),
+            *("--batch-sizes", "8", "--repeats", "1", "--routing", routing),
+        )
+        fullest[routing] = report["groups"]["8"]["largest_group_rows"]
+    assert fullest["skewed"] > 1.2 * fullest["model"]
+
+
+def test_throughput_of_a_closed_loop(configs: Path, tmp_path: Path) -> None:
+    report = report_of(
+        tmp_path,
+        "throughput",
+        str(configs / "qwen3_5_dense"),
+        *("--prompt-tokens", "16", "--output-tokens", "4", "--clients", "1,3", "--repeats", "2"),
+    )
+    check_origin(report)
+    assert {name: cell["requests"] for name, cell in report["cells"].items()} == {
+        "closed_c1": 4,
+        "closed_c3": 6,
+    }
+    for cell in report["cells"].values():
+        assert cell["value"] == max(cell["samples"])
+        assert len(cell["samples"]) == 2
+
+
+def test_where_the_time_of_a_step_goes(
+    configs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = report_of(
+        tmp_path,
+        "kernels",
+        str(configs / "qwen3_5_dense"),
+        *("--context-tokens", "16", "--batch-sizes", "1,2", "--prefill-tokens", "32", "--steps", "2"),
+    )
+    check_origin(report)
+    assert list(report["steps"]) == ["decode_b1", "decode_b2", "prefill_32"]
+    assert [step["tokens"] for step in report["steps"].values()] == [1, 2, 32]
+    for step in report["steps"].values():
+        assert sum(one["share"] for one in step["kernels"]) == pytest.approx(1, abs=0.01)
+        assert sum(one["us"] for one in step["groups"].values()) == pytest.approx(step["busy_us"], rel=0.01)
+        micros = [one["us"] for one in step["kernels"]]
+        assert micros == sorted(micros, reverse=True)
+        assert step["groups"]["products"]["bytes"] > 500_000
+        assert step["roof_us"] > 0
+    assert "decode_b2:" in capsys.readouterr().out
+
+
+def test_the_report_may_go_to_stdout(configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "throughput", str(configs / "qwen3_5_dense"), *ENGINE, "--output", "-"]
+    words += ["--prompt-tokens", "4", "--output-tokens", "2", "--clients", "1", "--requests", "1"]
+    assert main([*words, "--commit", "abc"]) == 0
+    assert json.loads(capsys.readouterr().out)["commit"] == "abc"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["latency", "--output-tokens", "1"], "--output-tokens: 1 is below 2"),
+        (["latency", "--batch-sizes", "1,0"], "0 is not from 1 to 65536"),
+        (["latency", "--repeats", "x"], "--repeats"),
+        (["throughput", "--output", "/no/such/folder/x"], "--output: /no/such/folder"),
+        (["kernels", "--steps", "0"], "0 is not from 1 to 1000"),
+        (["kernels", "--routing", "even"], "--routing"),
+        (["latency", "--routing", "skewed"], "--routing: qwen3_5_dense has no groups"),
+    ],
+)
+def test_a_bad_request_is_refused_before_anything_is_loaded(
+    configs: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    action, *flags = words
+    code = main(["bench", action, str(configs / "qwen3_5_dense"), *ENGINE, *flags])
+    shown = capsys.readouterr()
+    assert code in (2, 3)
+    assert sentence in shown.err
+    assert "loaded" not in shown.err
+    assert shown.out == ""
+
+
+def test_requests_that_do_not_fit_together_are_no_measurement(
+    configs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "throughput", str(configs / "qwen3_5_dense"), *ENGINE, "--num-blocks", "5"]
+    words += ["--prompt-tokens", "60", "--output-tokens", "60", "--clients", "4", "--max-model-len", "128"]
+    assert main(words) == 2
+    assert "the caches do not hold 4 requests at once" in capsys.readouterr().err

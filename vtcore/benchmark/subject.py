@@ -1,0 +1,246 @@
+"""The engine that a benchmark measures, loaded as users do, with the method's settings where none is given.
+
+Does not: time requests; it notes how long each part of the start took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from attrs import define, evolve, field, frozen
+
+from vtcore.benchmark.machine import count_kernels, process_age_s
+from vtcore.benchmark.roofline import ModelWork, model_work
+from vtcore.config.engine_config import Origin
+from vtcore.errors import ConfigError
+from vtcore.llm import load_engine
+from vtcore.loader import plan_core
+from vtcore.request import SamplingParams
+
+if TYPE_CHECKING:
+    from vtcore.config.layers import GivenOptions
+    from vtcore.engine.engine import Engine
+    from vtcore.lifetime import LifetimeEvent
+    from vtcore.planning import PlannedCore
+    from vtcore.request import Prompt
+
+TOKEN_BUDGET = 8192
+"""Tokens of a step, where none is given. Source: the method of docs/performance.md."""
+_BLOCK = 32
+METHOD = Origin("default", "the method of vtcore bench")
+_SETTLE = 4
+"""Decode steps that run before any is looked at."""
+
+
+@frozen(kw_only=True)
+class Needs:
+    """What a benchmark asks of the engine.
+
+    Args:
+        batch: Requests at once, at most.
+        batch_tokens: Prompt and output of each of them.
+        longest: Tokens of the longest request.
+    """
+
+    batch: int
+    batch_tokens: int
+    longest: int
+
+
+@define
+class StartClock:
+    """Notes when each step of the loader began and ended.
+
+    Args:
+        imports_s: Age of the process when loading began.
+        kernels: In the kernel cache at that time.
+        phases: Step -> seconds, in order.
+    """
+
+    imports_s: float
+    kernels: int
+    phases: dict[str, float] = field(factory=dict)
+    _began: float = 0.0
+
+    def note(self, event: LifetimeEvent) -> None:
+        """Told of by the loader."""
+        if event.kind == "begin":
+            self._began = time.monotonic()
+        elif event.kind == "built":
+            self.phases[event.name] = time.monotonic() - self._began
+
+
+@define(eq=False)
+class Subject:
+    """A loaded engine, and what the benchmark knows of it.
+
+    Args:
+        start_s: Age of the process when the first token became possible.
+        compiled_in_start: Kernels that the start added to the cache.
+        seed: Of prompts.
+        given: What it was loaded with, the method's settings added.
+    """
+
+    engine: Engine
+    work: ModelWork
+    clock: StartClock
+    start_s: float
+    compiled_in_start: int
+    seed: int
+    given: GivenOptions
+    _generator: np.random.Generator = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._generator = np.random.default_rng(self.seed)
+
+    @property
+    def device(self) -> str:
+        """torch device string."""
+        return self.engine.loaded.config.model.device
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether steps run beside the host."""
+        return self.device != "cpu"
+
+    @property
+    def budget(self) -> int:
+        """Tokens of a step at most."""
+        return self.engine.loaded.config.scheduler.max_num_batched_tokens
+
+    def plan_again(self) -> PlannedCore:
+        """The engine's plan, made anew."""
+        given = self.given
+        return plan_core(given.options, sources=given.sources, environment=given.environment)
+
+    def prompts(self, count: int, length: int) -> list[list[int]]:
+        """Random token ids, never the same twice."""
+        vocab_size = self.engine.loaded.arch.dims.vocab_size
+        ids: list[list[int]] = self._generator.integers(0, vocab_size, (count, length)).tolist()
+        return ids
+
+    def run(self, prompts: Sequence[Sequence[int]], outputs: int, temperature: float) -> float:
+        """Seconds to run requests together to their end.
+
+        Raises:
+            ConfigError: They did not run together, for want of cache.
+        """
+        params = SamplingParams(temperature=temperature, max_tokens=outputs, ignore_eos=True)
+        requests: list[tuple[Prompt, SamplingParams]] = [
+            ({"prompt_token_ids": ids}, params) for ids in prompts
+        ]
+        before = self.preemptions()
+        started = time.perf_counter()
+        self.engine.generate(requests)
+        seconds = time.perf_counter() - started
+        self.check_undisturbed(before, len(prompts))
+        return seconds
+
+    @contextmanager
+    def decoding(self, batch: int, context: int, steps: int) -> Iterator[Engine]:
+        """While it is open all of `batch` requests decode, for `steps` steps at least; then they end.
+
+        Args:
+            context: Tokens of each prompt, >= 1.
+
+        Raises:
+            ConfigError: They did not run together, for want of cache.
+        """
+        engine = self.engine
+        params = SamplingParams(
+            temperature=0.0, max_tokens=decoding_tokens(batch, context, steps, self.budget), ignore_eos=True
+        )
+        before, prefilled = self.preemptions(), engine.stats()["prefilled_tokens"]
+        ids = [
+            engine.add_request({"prompt_token_ids": prompt}, params)
+            for prompt in self.prompts(batch, context)
+        ]
+        try:
+            while engine.stats()["prefilled_tokens"] - prefilled < batch * context:
+                engine.step(final_only=True)
+            for _ in range(_SETTLE):
+                engine.step(final_only=True)
+            yield engine
+            self.check_undisturbed(before, batch)
+        finally:
+            for request_id in ids:
+                engine.abort(request_id)
+            # The core learns of it in a step; nothing is left to run.
+            while engine.loaded.core.has_work:
+                engine.step(final_only=True)
+
+    def preemptions(self) -> int:
+        """Requests so far that had to give up their memory."""
+        return self.engine.stats()["preemptions"]
+
+    def check_undisturbed(self, before: int, count: int) -> None:
+        """Raise if requests have been preempted since there were `before`.
+
+        Raises:
+            ConfigError: Times would be those of computing prompts twice.
+        """
+        if (found := self.preemptions() - before) > 0:
+            raise ConfigError(
+                f"$.num_blocks: the caches do not hold {count} requests at once, {found} had to start again; "
+                f"raise it or kv_cache_memory_bytes, or lower --batch-sizes"
+            )
+
+
+def decoding_tokens(batch: int, context: int, steps: int, budget: int) -> int:
+    """Tokens that no request of `Subject.decoding` ends before: the first ones decode beside late prompts."""
+    return 2 * -(-batch * context // budget) + steps + 4 * _SETTLE
+
+
+def load_subject(given: GivenOptions, needs: Needs) -> Subject:
+    """Load the engine, with the method's settings where the user gave none.
+
+    Raises:
+        VtcoreError: It cannot be loaded.
+    """
+    given = with_method(given, needs)
+    cache_dir = given.environment.cache_dir
+    clock = StartClock(process_age_s(), count_kernels(cache_dir))
+    engine = load_engine(given, on_event=clock.note)
+    start_s = process_age_s()
+    loaded = engine.loaded
+    specs = [spec for pool in loaded.plan.pools for spec in pool.specs]
+    work = model_work(loaded.arch, (), specs, loaded.config.model.dtype)
+    return Subject(
+        engine,
+        work,
+        clock,
+        start_s,
+        count_kernels(cache_dir) - clock.kernels,
+        given.options.seed or 0,
+        given,
+    )
+
+
+def with_method(given: GivenOptions, needs: Needs) -> GivenOptions:
+    """Add the settings of the method that the user left open."""
+    import torch
+
+    options = given.options
+    wanted: dict[str, Any] = {
+        "enable_prefix_caching": False,
+        "skip_tokenizer_init": True,
+        "max_num_batched_tokens": max(TOKEN_BUDGET, needs.batch),
+        "max_num_seqs": needs.batch,
+        "max_model_len": needs.longest,
+    }
+    is_cpu = options.device == "cpu" or (options.device in (None, "auto") and not torch.cuda.is_available())
+    if is_cpu and options.kv_cache_memory_bytes is None:
+        # A CPU's default cache is small; a GPU's is all that is free.
+        block = options.block_size or _BLOCK
+        needed = [(needs.batch, needs.batch_tokens), (1, needs.longest)]
+        wanted["num_blocks"] = max(count * (-(-tokens // block) + 1) for count, tokens in needed)
+    added = {name: value for name, value in wanted.items() if getattr(options, name) is None}
+    return evolve(
+        given,
+        options=evolve(options, **added),
+        sources={**given.sources, **dict.fromkeys(added, METHOD)},
+    )
