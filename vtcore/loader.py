@@ -88,6 +88,10 @@ class LoadedCore:
         finally:
             for name in ("core", "runner", "model", "caches", "parameters"):
                 self.__dict__.pop(name, None)
+            if self.config.model.is_gpu:
+                # torch keeps what is freed for itself, and graphs hold one another; the next engine needs both.
+                gc.collect()
+                torch.cuda.empty_cache()
 
 
 def load_core(

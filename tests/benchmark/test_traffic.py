@@ -34,6 +34,7 @@ def found_by(work: ModelWork, run: Any) -> dict[str, float]:
     return {name: one.num_bytes for name, one in counter.found.items()}
 
 
+@pytest.mark.usefixtures("plain_empty")
 def test_what_an_operation_reads_and_writes(work: ModelWork) -> None:
     table, ids = torch.zeros(100, 4), torch.arange(3)
     left, right = torch.zeros(2, 5), torch.zeros(5, 7)

@@ -1,4 +1,4 @@
-"""`vtcore make-checkpoint --config-only`: published shapes, and a directory that dummy weights can be served of."""
+"""`vtcore make-checkpoint --config-only`: published shapes, and enough for dummy weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = {
     "9b": (4096, 32, 16, 4, 32, 12288, False),
     "27b": (5120, 64, 24, 4, 48, 17408, False),
 }
-"""Width, layers, query, key and value heads, GDN value heads, inner width, tied. Source: releases' config.json."""
+"""Width, layers, query, key-value and GDN value heads, inner width, tied. Source: config.json of releases."""
 
 
 def write(out: Path, arch: str, size: str) -> Any:

@@ -113,9 +113,12 @@ class Subject:
         return self.engine.loaded.config.scheduler.max_num_batched_tokens
 
     def plan_again(self) -> PlannedCore:
-        """The engine's plan, made anew."""
-        given = self.given
-        return plan_core(given.options, sources=given.sources, environment=given.environment)
+        """The engine's plan, made anew and without a look at memory, which the engine itself has filled."""
+        given, plan = self.given, self.engine.loaded.plan
+        options = evolve(given.options, max_model_len=plan.max_model_len)
+        if options.kv_cache_memory_bytes is None and plan.num_blocks:
+            options = evolve(options, num_blocks=plan.num_blocks)
+        return plan_core(options, sources=given.sources, environment=given.environment)
 
     def prompts(self, count: int, length: int) -> list[list[int]]:
         """Random token ids, never the same twice."""
@@ -186,7 +189,7 @@ class Subject:
         if (found := self.preemptions() - before) > 0:
             raise ConfigError(
                 f"$.num_blocks: the caches do not hold {count} requests at once, {found} had to start again; "
-                f"raise it or kv_cache_memory_bytes, or lower --batch-sizes"
+                f"raise it or kv_cache_memory_bytes, or run fewer at once"
             )
 
 

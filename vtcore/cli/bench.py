@@ -6,6 +6,7 @@ Does not: measure anything itself; `vtcore.benchmark` does.
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import os
 import sys
@@ -278,6 +279,7 @@ def _subject(given: GivenOptions, needs: Needs) -> Iterator[tuple[Subject, Finis
         device, dtype = subject.device, about["config"]["model.dtype"]["value"]
         # Closed first: a GPU's memory is full while an engine lives.
         subject.engine.close()
+        gc.collect()
         return about, measure_ceilings(device, getattr(torch, dtype)), compiles
 
     try:

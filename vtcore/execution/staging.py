@@ -18,6 +18,21 @@ Int64s = NDArray[np.int64]
 _NUM_BUFFERS = 4
 """Pinned buffers in turn; steps in flight are two at most, and a step sends up to twice."""
 _LEAST_NUMBERS = 1024
+_NUMBERS_ALIGNED = 2
+"""Of int64: 16 bytes."""
+
+
+def aligned_starts(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where arrays begin in one buffer of int64, each on 16 bytes, and the buffer's length.
+
+    Triton has another variant of a kernel for a pointer that lies otherwise, and would compile it while
+    serving.
+    """
+    starts, total = [], 0
+    for size in sizes:
+        starts.append(total)
+        total += size + size % _NUMBERS_ALIGNED
+    return starts, total
 
 
 class Upload:
@@ -69,14 +84,15 @@ class Staging:
             return []
         if not self._is_cuda:
             return [torch.from_numpy(a).to(self._device) for a in arrays]
-        sizes = [len(a) for a in arrays]
-        total = sum(sizes)
+        starts, total = aligned_starts([len(a) for a in arrays])
         buffer, done = self._buffer(total)
-        np.concatenate(arrays, out=buffer.numpy()[:total])
+        numbers = buffer.numpy()
+        for start, array in zip(starts, arrays, strict=True):
+            numbers[start : start + len(array)] = array
         sent = torch.empty(total, dtype=torch.int64, device=self._device)
         sent.copy_(buffer[:total], non_blocking=True)
         done.record()
-        return list(sent.split(sizes))
+        return [sent[start : start + len(array)] for start, array in zip(starts, arrays, strict=True)]
 
     def _buffer(self, total: int) -> tuple[Tensor, torch.cuda.Event]:
         """The next buffer in turn, once its last copy has been made; grown to hold `total` numbers."""

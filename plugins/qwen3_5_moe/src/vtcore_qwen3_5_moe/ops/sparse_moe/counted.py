@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vtcore.interfaces.model_arch import GroupedLinear
+from vtcore.layers.dtypes import acc_dtype
 from vtcore_qwen3_5_moe.ops.sparse_moe import naive
 
 _tallies: dict[torch.device, Tensor] = {}
@@ -77,7 +78,7 @@ def take_tally() -> tuple[int, int, int]:
 
 def _count(gates_TX: Tensor, top_k: int) -> None:
     device = gates_TX.device
-    experts = naive.route(gates_TX[:, :-1].float(), top_k)[0].flatten()
+    experts = naive.route(gates_TX[:, :-1].to(acc_dtype(gates_TX.dtype)), top_k)[0].flatten()
     rows_R = torch.zeros(gates_TX.shape[1] - 1, dtype=torch.int64, device=device)
     rows_R.scatter_add_(0, experts, torch.ones_like(experts))
     if device not in _tallies:
