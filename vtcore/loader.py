@@ -89,7 +89,7 @@ class LoadedCore:
             for name in ("core", "runner", "model", "caches", "parameters"):
                 self.__dict__.pop(name, None)
             if self.config.model.is_gpu:
-                # torch keeps what is freed for itself, and graphs hold one another; the next engine needs both.
+                # torch keeps what is freed for itself, and the next engine in this process needs it.
                 gc.collect()
                 torch.cuda.empty_cache()
 

@@ -163,6 +163,6 @@ def test_requests_that_do_not_fit_together_are_no_measurement(
     configs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["bench", "throughput", str(configs / "qwen3_5_dense"), *ENGINE, "--num-blocks", "5"]
-    words += ["--prompt-tokens", "60", "--output-tokens", "30", "--clients", "4", "--max-model-len", "128"]
+    words += ["--prompt-tokens", "60", "--output-tokens", "60", "--clients", "2", "--requests", "2"]
     assert main(words) == 2
-    assert "the caches do not hold 4 requests at once" in capsys.readouterr().err
+    assert "the caches do not hold 2 requests at once" in capsys.readouterr().err

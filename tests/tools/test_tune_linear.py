@@ -34,7 +34,7 @@ def test_every_projection_of_a_release_is_tuned(arch: str, size: str, tmp_path: 
 
 
 def test_the_packaged_file_is_as_the_tuner_writes_it() -> None:
-    assert tune_linear.shown(json.loads(WRITTEN)) == WRITTEN
+    assert tune_linear.shown(json.loads(WRITTEN), tune_linear.OP) == WRITTEN
 
 
 @pytest.mark.parametrize("rows", ROWS)

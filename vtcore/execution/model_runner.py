@@ -187,12 +187,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def sample(
-        self,
-        step: int,
-        masks: Sequence[RowMasks] = (),
-        *,
-        is_random: bool | None = None,
-        stays: bool = False,
+        self, step: int, masks: Sequence[RowMasks] = (), is_random: bool | None = None, stays: bool = False
     ) -> SampledStep:
         """Finish a launched step: emit tokens, move the rows on, propose drafts.
 

@@ -193,6 +193,12 @@ def _tiles(
     return b_acc, b_max, b_sum
 
 
+@triton.jit
+def _offset(i_x, start, i_row, BLOCK_M: tl.constexpr):
+    """Of tile `i_x` in its row, which starts `start` tokens after the first prefill row."""
+    return ((i_x - start // BLOCK_M - i_row) * BLOCK_M).to(tl.int32)
+
+
 @triton.jit(do_not_specialize=["num_uniform", "num_rows"])
 def prefill_kernel(
     q_ptr,
@@ -236,7 +242,7 @@ def prefill_kernel(
         high = tl.where(tile <= i_x, high, middle)
     begin = tl.load(start_ptr + low)
     length = (tl.load(start_ptr + low + 1) - begin).to(tl.int32)
-    offset = ((i_x - ((begin - first) // BLOCK_M + low - num_uniform)) * BLOCK_M).to(tl.int32)
+    offset = _offset(i_x, begin - first, low - num_uniform, BLOCK_M)
     if offset < length:
         computed = tl.load(computed_ptr + low).to(tl.int32)
         o_t = offset + tl.arange(0, BLOCK_M)
@@ -303,7 +309,13 @@ def prefill_kernel(
             TILE,
             PRECISION,
         )
-        b_o = b_acc / tl.where(b_sum > 0, b_sum, 1.0)[:, None]
+        # Places are made anew and the sum is rounded before the gate, as by `naive`: neither an address nor
+        # two tiles of float32 fit beside the sum in a thread's registers.
+        begin = tl.load(start_ptr + low, volatile=True)
+        o_t = _offset(i_x, begin - first, low - num_uniform, BLOCK_M) + tl.arange(0, BLOCK_M)
+        m_q = (o_t < length)[:, None] & (o_d < D)[None, :]
+        o_q = ((begin + o_t)[:, None] * N + i_n) * D + o_d[None, :]
+        b_o = (b_acc / tl.where(b_sum > 0, b_sum, 1.0)[:, None]).to(out_ptr.dtype.element_ty)
         if GATE_STRIDE > 0:
             o_gate = (begin + o_t)[:, None] * GATE_STRIDE + i_n * D + o_d[None, :]
             b_o = b_o * _sigmoid(tl.load(gate_ptr + o_gate, mask=m_q, other=0).to(tl.float32))

@@ -68,7 +68,7 @@ def take_tally() -> tuple[int, int, int]:
     Waits for the device.
     """
     totals = [tally.tolist() for tally in _tallies.values() if not tally.is_meta]
-    # The tallies were made while a step ran, and so may be written in this mode only.
+    # The tallies are made in this mode, and so may be written in no other.
     with torch.inference_mode():
         for tally in _tallies.values():
             tally.zero_()
@@ -76,6 +76,7 @@ def take_tally() -> tuple[int, int, int]:
     return calls, distinct, largest
 
 
+@torch.inference_mode()
 def _count(gates_TX: Tensor, top_k: int) -> None:
     device = gates_TX.device
     experts = naive.route(gates_TX[:, :-1].to(acc_dtype(gates_TX.dtype)), top_k)[0].flatten()
