@@ -1,4 +1,4 @@
-"""The core's kernels compile for sm_90 at the shapes of Qwen3.5, without spills and within a block's memory."""
+"""The core's kernels compile for sm_90 at Qwen3.5's shapes, without spills and within a block's memory."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def test_norms_and_gates(dtype: torch.dtype) -> None:
         x, apart = meta(3, hidden, dtype=dtype), meta(3, hidden + 64, dtype=dtype)[:, :hidden]
         launches += record(lambda x=x, weight=weight: add_rms_norm(x, x, weight))
         launches += record(lambda x=apart, weight=weight: rms_norm(x, weight))
-        launches += record(lambda x=meta(3, 7 * hidden, dtype=dtype): silu_mul(x))
+        wide = meta(3, 7 * hidden, dtype=dtype)
+        launches += record(lambda x=wide: silu_mul(x))
     reports = check_compiled(launches)
     assert {report.kernel for report in reports} == {"_rms_norm_kernel", "_silu_mul_kernel"}
     assert len(reports) == 3 * len(HIDDEN)
