@@ -50,7 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect rows for the report where the session's results come together."""
+    """Name the kits' marker, and collect rows for the report where the session's results come together."""
+    config.addinivalue_line("markers", "gpu: needs a CUDA device; the kits skip such rules elsewhere")
     path = config.getoption("--vtcore-report")
     if path is not None and getattr(config, "workerinput", None) is None:
         config.pluginmanager.register(_Report(path), "vtcore-report")
