@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor
 
 from vtcore.interfaces.step import LayerCache, PagedPool, PrefillSpan, StepInputs
@@ -18,7 +18,7 @@ from vtcore.layers.rope import RotaryTable
 from vtcore.ops.paged_attention import naive, triton
 from vtcore.ops.qk_norm_rope_write import naive as naive_heads
 from vtcore.ops.qk_norm_rope_write import triton as kernel_heads
-from vtcore.testing.triton_interpreter import kernel_device
+from vtcore.testing.triton_interpreter import assert_order_free, kernel_device
 
 DEVICE = kernel_device()
 NAN = float("nan")
@@ -157,6 +157,9 @@ CASES: dict[str, dict[str, Any]] = {
     "no groups": {"uniform": [(20, 1)], "prefill": [(3, 9)], "heads": (3, 3)},
     "one group of eight": {"uniform": [(20, 1), (9, 1)], "prefill": [(3, 9)], "heads": (8, 1)},
     "an odd group": {"uniform": [(20, 2)], "query": 2, "prefill": [(3, 9)], "heads": (6, 2)},
+    "decode at tile edges": {"uniform": [(30, 1), (31, 1), (32, 1), (62, 1), (63, 1), (64, 1)]},
+    "prefill at tile edges": {"prefill": [(0, 31), (0, 32), (1, 62), (0, 65)]},
+    "the width of a release": {"uniform": [(33, 1)], "prefill": [(3, 9)], "heads": (2, 1), "width": 256},
     "wide heads": {"uniform": [(20, 1)], "prefill": [(3, 40)], "heads": (2, 1), "width": 64},
     "an odd width": {"uniform": [(20, 1)], "prefill": [(3, 9)], "width": 24},
     "large blocks": {"uniform": [(20, 1), (47, 1)], "prefill": [(3, 40)], "block_size": 32},
@@ -184,20 +187,42 @@ def test_a_batch_invariant_row_has_the_same_bits_alone(dtype: torch.dtype) -> No
     op = triton.paged_attention_batch_invariant
     together = attend(case, op, dtype, dtype, DEVICE, False)
     for row in range(len(rows)):
-        alone = Case(
-            case.q[row : row + 1],
-            case.k,
-            case.v,
-            case.gate[row : row + 1],
-            case.computed[row : row + 1],
-            [1],
-            case.table[row : row + 1],
-            1,
-            1,
-            case.block_size,
-            None,
+        alone = evolve(
+            case,
+            q=case.q[row : row + 1],
+            gate=case.gate[row : row + 1],
+            computed=case.computed[row : row + 1],
+            lens=[1],
+            table=case.table[row : row + 1],
+            num_uniform=1,
         )
         assert torch.equal(attend(alone, op, dtype, dtype, DEVICE, False)[0], together[row])
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+def test_a_prompt_has_the_same_bits_alone(dtype: torch.dtype) -> None:
+    rows = [(0, 37), (8, 5), (31, 40)]
+    case = make_case(2, prefill=rows)
+    op = triton.paged_attention_batch_invariant
+    together, start = attend(case, op, dtype, dtype, DEVICE, True), 0
+    for row, (computed, length) in enumerate(rows):
+        own = slice(start, start + length)
+        alone = evolve(
+            case,
+            q=case.q[own],
+            gate=case.gate[own],
+            computed=[computed],
+            lens=[length],
+            table=case.table[row : row + 1],
+        )
+        assert torch.equal(attend(alone, op, dtype, dtype, DEVICE, True), together[own])
+        start += length
+
+
+@pytest.mark.parametrize("op", [triton.paged_attention, triton.paged_attention_batch_invariant])
+def test_any_order_of_programs_gives_the_same(op: Callable[..., Tensor]) -> None:
+    case = make_case(3, uniform=[(40, 2), (3, 1)], query=2, padding=1, prefill=[(16, 20), (0, 40)])
+    assert_order_free(lambda: [attend(case, op, torch.float32, torch.float32, DEVICE, True)])
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
@@ -250,5 +275,7 @@ def test_heads_are_normed_rotated_and_written(heads: tuple[int, int], width: int
     for own, right in zip(found, wanted, strict=True):
         assert bool(own.isfinite().all())
         assert float((own - right).norm() / right.norm()) < (1e-6 if dtype == torch.float32 else 4e-3)
+        assert torch.equal(own == 7, right == 7), "places that no token has were written"
     assert bool((found[1][0] == 7).all()), "the null block was written"
     assert bool((found[2][0] == 7).all()), "the null block was written"
+    assert_order_free(lambda: run(kernel_heads.qk_norm_rope_write, dtype, torch.float32, DEVICE))

@@ -15,7 +15,7 @@ from vtcore_qwen3_5_dense.ops.gated_delta_rule.shape import build_delta_rule_sha
 from vtcore.errors import EngineError
 from vtcore.interfaces.step import LayerCache, PrefillSpan, SlotPool, StepInputs
 from vtcore.layers.norm import build_rms_weight
-from vtcore.testing.triton_interpreter import kernel_device
+from vtcore.testing.triton_interpreter import assert_order_free, kernel_device
 
 DEVICE = kernel_device()
 SLOTS = 40
@@ -238,24 +238,59 @@ def test_equal_keys_do_not_blow_up_the_inverse(dtype: torch.dtype) -> None:
 
 def test_what_a_chunk_leaves_is_what_the_next_one_reads() -> None:
     whole = convert(make_case(5, prefill=[100]), torch.float32, torch.float32, DEVICE)
-    first, second = (convert(make_case(5, prefill=[100]), torch.float32, torch.float32, DEVICE),) * 2
+    cut = convert(make_case(5, prefill=[100]), torch.float32, torch.float32, DEVICE)
     out, state, conv = run(whole, triton.gated_delta_net)
     parts = []
-    for case, low, high in ((first, 0, 64), (second, 64, 100)):
+    for low, high in ((0, 64), (64, 100)):
         step = evolve(
-            case.step,
+            cut.step,
             prefill=(PrefillSpan(0, 0, high - low, 0),),
             query_lens=torch.tensor([high - low], device=DEVICE),
             query_start=torch.tensor([0, high - low], device=DEVICE),
         )
-        pool = case.step.pools[0]
-        assert isinstance(pool, SlotPool)
-        parts.append(
-            run(evolve(case, projected=case.projected[low:high], step=step), triton.gated_delta_net)[0]
-        )
+        part = evolve(cut, projected=cut.projected[low:high], step=step)
+        parts.append(run(part, triton.gated_delta_net)[0])
     assert torch.equal(torch.cat(parts), out)
-    assert torch.equal(first.state.cpu().double(), state)
-    assert torch.equal(first.conv.cpu().double(), conv)
+    assert torch.equal(cut.state.cpu().double(), state)
+    assert torch.equal(cut.conv.cpu().double(), conv)
+
+
+def test_any_order_of_programs_gives_the_same() -> None:
+    """Programs of one row read the slot that others of it write."""
+    case = make_case(6, uniform=[2, 3], query=3, columns=3, padding=1, prefill=[9, 66])
+    assert_order_free(
+        lambda: run(convert(case, torch.float32, torch.float32, DEVICE), triton.gated_delta_net)
+    )
+
+
+def test_a_row_has_the_same_bits_alone() -> None:
+    rows = [5, 70, 130]
+    case = convert(make_case(7, prefill=rows), torch.bfloat16, torch.float32, DEVICE)
+    pool = case.step.pools[0]
+    assert isinstance(pool, SlotPool)
+    op = triton.gated_delta_net_batch_invariant
+    together, start = run(evolve(case, state=case.state.clone(), conv=case.conv.clone()), op), 0
+    for row, length in enumerate(rows):
+        step = evolve(
+            case.step,
+            prefill=(PrefillSpan(0, 0, length, 0),),
+            query_lens=torch.tensor([length], device=DEVICE),
+            query_start=torch.tensor([0, length], device=DEVICE),
+            pools=(SlotPool(pool.read_slots[row : row + 1], pool.write_slots[row : row + 1]),),
+        )
+        alone = evolve(
+            case,
+            projected=case.projected[start : start + length],
+            state=case.state.clone(),
+            conv=case.conv.clone(),
+            step=step,
+        )
+        out, state, conv = run(alone, op)
+        slot = int(pool.write_slots[row, 0])
+        assert torch.equal(out, together[0][start : start + length])
+        assert torch.equal(state[slot], together[1][slot])
+        assert torch.equal(conv[slot], together[2][slot])
+        start += length
 
 
 @pytest.mark.parametrize("widths", [(16, 24), (8, 16)])
