@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import vtcore
@@ -79,7 +80,7 @@ def build_report(
     ceilings: MeasuredCeilings,
     results: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The whole report, as JSON types.
+    """The whole report, as JSON types; of whole paths only their last names, for a report is passed on.
 
     Args:
         kind: "latency", "throughput" or "kernels".
@@ -90,7 +91,7 @@ def build_report(
     """
     about = dict(about)
     machine = {**about.pop("machine"), "gpu": read_clocks()}
-    return {
+    report = {
         "schema": SCHEMA,
         "kind": kind,
         "model": about.pop("model"),
@@ -104,6 +105,22 @@ def build_report(
         **results,
         **about,
     }
+    shared: dict[str, Any] = without_folders(report)
+    return shared
+
+
+def without_folders(value: Any) -> Any:
+    """JSON types, each text that is an absolute path (also after `--flag=`) cut to its last name."""
+    if isinstance(value, Mapping):
+        return {key: without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_folders(inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    flag, equals, path = value.partition("=")
+    if value.startswith("--") and equals:
+        return f"{flag}={without_folders(path)}"
+    return Path(value).name if Path(value).is_absolute() else value
 
 
 def report_text(report: Mapping[str, Any]) -> str:
