@@ -8,7 +8,7 @@ from vtcore.benchmark.report import without_folders
 def test_of_whole_paths_only_the_last_names_are_kept() -> None:
     report = {
         "command": [
-            "/home/me/bin/vtcore",
+            "/usr/bin/vtcore",
             "bench",
             "/data/models/9b",
             "--output=/data/out.json",
