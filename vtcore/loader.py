@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from attrs import define, evolve, frozen
 
 from vtcore.checked_arch import CheckedArch, naming_arch
@@ -49,9 +50,6 @@ from vtcore.planning import (
 )
 from vtcore.plugins import registry_for
 from vtcore.registry import PluginRegistry
-
-if TYPE_CHECKING:
-    import torch
 
 
 @define(eq=False, slots=False)

@@ -123,15 +123,32 @@ def step_of(case: Case, device: str) -> StepInputs:
 
 
 def attend(
-    case: Case, op: Callable[..., Tensor], dtype: torch.dtype, into: torch.dtype, device: str, gated: bool
+    case: Case,
+    op: Callable[..., Tensor],
+    dtype: torch.dtype,
+    into: torch.dtype,
+    device: str,
+    gated: bool,
+    unused: int = 0,
 ) -> Tensor:
-    """Run an op on the numbers as `dtype` holds them, computing in `into`."""
+    """Run an op on the numbers as `dtype` holds them, computing in `into`.
+
+    Args:
+        unused: Blocks of NaN between the null block and the others.
+    """
 
     def to(tensor: Tensor) -> Tensor:
         return tensor.to(dtype).to(device, into)
 
-    step = step_of(case, device)
-    kv = build_paged_kv(LayerCache(0, {"k": to(case.k), "v": to(case.v)}))
+    def pool(blocks: Tensor) -> Tensor:
+        if not unused:
+            return to(blocks)
+        out = torch.full((unused + BLOCKS, *blocks.shape[1:]), NAN, dtype=into, device=device)
+        out[-BLOCKS:] = to(blocks)
+        return out
+
+    step = step_of(evolve(case, table=case.table + unused * (case.table > 0)), device)
+    kv = build_paged_kv(LayerCache(0, {"k": pool(case.k), "v": pool(case.v)}))
     gate = to(case.gate) if gated else None
     return op(to(case.q), kv, step, step.pools[0], case.q.shape[2] ** -0.5, gate).cpu().double()
 
@@ -219,6 +236,15 @@ def test_a_prompt_has_the_same_bits_alone(dtype: torch.dtype) -> None:
         start += length
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+def test_blocks_beyond_2_to_the_31st_element_are_read(dtype: torch.dtype) -> None:
+    case = make_case(4, uniform=[(40, 2), (3, 1)], query=2, padding=1, prefill=[(16, 20), (0, 40)])
+    unused = 2**31 // case.k[0].numel()
+    near, far = (attend(case, triton.paged_attention, dtype, dtype, DEVICE, True, n) for n in (0, unused))
+    assert torch.equal(far, near)
+
+
 @pytest.mark.parametrize("op", [triton.paged_attention, triton.paged_attention_batch_invariant])
 def test_any_order_of_programs_gives_the_same(op: Callable[..., Tensor]) -> None:
     case = make_case(3, uniform=[(40, 2), (3, 1)], query=2, padding=1, prefill=[(16, 20), (0, 40)])
@@ -279,3 +305,42 @@ def test_heads_are_normed_rotated_and_written(heads: tuple[int, int], width: int
     assert bool((found[1][0] == 7).all()), "the null block was written"
     assert bool((found[2][0] == 7).all()), "the null block was written"
     assert_order_free(lambda: run(kernel_heads.qk_norm_rope_write, dtype, torch.float32, DEVICE))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+def test_heads_are_written_beyond_the_2_to_the_31st_element(dtype: torch.dtype) -> None:
+    block_size, width = 16, 256
+    first = 2**31 // (block_size * width)
+    cache = {
+        name: torch.full((first + 2, block_size, 1, width), 7.0, dtype=dtype, device=DEVICE) for name in "kv"
+    }
+    slots = torch.tensor([first * block_size, (first + 1) * block_size + 5])
+    pool = PagedPool(
+        block_size, None, torch.zeros(1, 1, dtype=torch.int64, device=DEVICE), slots.to(DEVICE), None
+    )
+    numbers = torch.arange(2, device=DEVICE)
+    step = StepInputs(
+        ids=numbers,
+        positions=numbers,
+        num_uniform=0,
+        query_len=1,
+        prefill=(PrefillSpan(0, 0, 2, 0),),
+        computed=torch.zeros(1, dtype=torch.int64, device=DEVICE),
+        query_lens=torch.full((1,), 2, device=DEVICE),
+        query_start=torch.tensor([0, 2], device=DEVICE),
+        query_len_min=1,
+        context_max=0,
+        pools=(pool,),
+    )
+    rotary = RotaryTable(theta=1e4, rotary_dim=64, max_position=8, dtype=torch.float32, device=DEVICE)
+    weight = build_rms_weight(torch.ones(2, width, device=DEVICE), 1e-6)
+    qk, v = torch.ones(2, 2 * width, dtype=dtype, device=DEVICE), torch.full((2, width), 3.0, device=DEVICE)
+    kernel_heads.qk_norm_rope_write(
+        qk, v.to(dtype), weight, rotary, build_paged_kv(LayerCache(0, cache)), step, pool
+    )
+    for values in cache.values():
+        flat = values.view(-1, width)
+        written = (flat != 7).any(dim=1).nonzero().flatten()
+        assert torch.equal(written.cpu(), slots)
+    assert bool((cache["v"].view(-1, width)[slots] == 3).all())

@@ -298,3 +298,35 @@ def test_a_width_that_kernels_do_not_take_is_refused(widths: tuple[int, int]) ->
     case = convert(make_case(1, uniform=[1], widths=widths), torch.float32, torch.float32, DEVICE)
     with pytest.raises(EngineError, match=r"power of two of at least 16, not (24|8)"):
         run(case, triton.gated_delta_net)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_slots_beyond_the_2_to_the_31st_element(dtype: torch.dtype) -> None:
+    case = make_case(9, uniform=[2, 1], query=2, columns=2, padding=1, prefill=[66, 2])
+    near = convert(case, dtype, torch.float32, DEVICE)
+    pool = near.step.pools[0]
+    assert isinstance(pool, SlotPool)
+    unused = 2**31 // case.conv[0].numel()
+
+    def behind(values: torch.Tensor) -> torch.Tensor:
+        out = torch.full((unused + SLOTS, *values.shape[1:]), 7.0, dtype=values.dtype, device=DEVICE)
+        out[unused:] = values
+        return out
+
+    def moved(slots: torch.Tensor) -> torch.Tensor:
+        return slots + unused * (slots > 0)
+
+    step = evolve(near.step, pools=(SlotPool(moved(pool.read_slots), moved(pool.write_slots)),))
+    far = evolve(near, conv=behind(near.conv), state=behind(near.state), step=step)
+    outputs = [
+        triton.gated_delta_net(
+            own.projected, own.layer, LayerCache(0, {"conv": own.conv, "state": own.state}), own.step
+        )
+        for own in (near, far)
+    ]
+    assert torch.equal(outputs[1], outputs[0])
+    assert torch.equal(far.state[unused:], near.state)
+    assert torch.equal(far.conv[unused:], near.conv)
+    assert bool((far.state[:unused] == 7).all())
+    assert bool((far.conv[:unused] == 7).all())

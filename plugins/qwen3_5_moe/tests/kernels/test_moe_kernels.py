@@ -301,3 +301,30 @@ def test_batch_invariant_bits_do_not_depend_on_the_other_tokens(dtype: torch.dty
 @pytest.mark.parametrize("name", OPS)
 def test_no_rows_are_no_work(name: str) -> None:
     assert run(OPS[name], make_case(0, "odd", torch.bfloat16), torch.bfloat16, DEVICE).shape == (0, 40)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PLANS)
+def test_experts_beyond_the_2_to_the_31st_element(name: str) -> None:
+    """The same experts as the last of many: the same bits."""
+    unused, own, hidden, inner = 508, 4, 2048, 2048
+    draw = torch.Generator(DEVICE).manual_seed(1)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=draw, device=DEVICE, dtype=torch.bfloat16) / 45
+
+    near = (normal(own, 2 * inner, hidden), normal(own, hidden, inner))
+    far = [
+        torch.full((unused + own, *matrix.shape[1:]), float("nan"), dtype=matrix.dtype, device=DEVICE)
+        for matrix in near
+    ]
+    for matrix, small in zip(far, near, strict=True):
+        matrix[unused:] = small
+    x, shared = 45 * normal(5, hidden), normal(5, hidden)
+    experts, weights = triton.route(normal(5, own + 1), 2, False)
+    found = [
+        triton.run_experts(x, chosen, weights, *map(StackedLinear, matrices), shared, PLANS[name])
+        for chosen, matrices in ((experts, near), (experts + unused, far))
+    ]
+    assert torch.equal(found[1], found[0])
+    assert found[0].isfinite().all()
