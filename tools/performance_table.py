@@ -127,16 +127,54 @@ def model_table(size: str, reference: Mapping[str, Any], cells: Mapping[str, Cel
     return [f"### {model['name']}", "", *_table(head, rows)]
 
 
+def ceilings_line(reports: Iterable[Mapping[str, Any]], size: str, sizes: Iterable[str]) -> str:
+    """The ceilings that the newest report's bounds are computed from, as the device gave them in that run."""
+    sizes = tuple(sizes)
+    line = ""
+    for report in reports:
+        if size_of(report, sizes) == size and (ceilings := report.get("ceilings")):
+            clock = (ceilings.get("clocks_under_load") or {}).get("clocks.sm")
+            line = (
+                f"Bounds by this run's own ceilings: {ceilings['copy_tb_per_s']:.2f} TB/s copied, "
+                f"{_number(ceilings['matmul_tflop_per_s'])} TFLOP/s of matrix products"
+                f"{f' at {clock}' if clock else ''} (`{report['commit'] or 'unknown'}`)."
+            )
+    return line
+
+
+def groups_table(reports: Iterable[Mapping[str, Any]], size: str, sizes: Iterable[str]) -> list[str]:
+    """Markdown lines: distinct experts per layer and step of each routing, where the model has experts."""
+    sizes = tuple(sizes)
+    newest: dict[tuple[str, str], Sequence[str]] = {}
+    for report in reports:
+        if report["kind"] == "latency" and size_of(report, sizes) == size:
+            for batch, one in (report.get("groups") or {}).items():
+                newest[report["routing"], batch] = (
+                    report["routing"],
+                    batch,
+                    _number(one["distinct_groups"]),
+                    _number(one["distinct_if_uniform"]),
+                    _number(one["largest_group_rows"]),
+                    f"`{report['commit'] or 'unknown'}`",
+                )
+    if not newest:
+        return []
+    head = ["routing", "batch", "distinct experts", "if uniform", "rows of the fullest", "commit"]
+    return ["Experts that a layer's step reads:", "", *_table(head, newest.values()), ""]
+
+
 def profile_tables(reports: Iterable[Mapping[str, Any]], size: str, sizes: Iterable[str]) -> list[str]:
     """Markdown lines: where the newest profile of each kind of step says its time goes."""
-    newest: dict[str, tuple[Mapping[str, Any], str]] = {}
+    newest: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
     sizes = tuple(sizes)
     for report in reports:
         if report["kind"] == "kernels" and size_of(report, sizes) == size and report["routing"] == "model":
             for name, step in report["steps"].items():
-                newest[name] = (step, report["commit"] or "unknown")
+                newest[name] = (step, report)
     lines: list[str] = []
-    for name, (step, commit) in newest.items():
+    for name, (step, report) in newest.items():
+        commit = report["commit"] or "unknown"
+        bandwidth = (report.get("ceilings") or {}).get("copy_tb_per_s")
         lines += [
             f"#### {name}: {_number(step['step_us'])} us, bound {_number(step['roof_us'])} us, kernels "
             f"{_number(step['busy_us'])} us ({commit})",
@@ -149,7 +187,7 @@ def profile_tables(reports: Iterable[Mapping[str, Any]], size: str, sizes: Itera
                 f"{one['calls']:g}",
                 _number(one["us"]),
                 f"{100 * one['share']:.1f} %",
-                _rate(one),
+                _rate(one, bandwidth),
             ]
             for one in step["kernels"][:_KERNEL_ROWS]
         ]
@@ -160,7 +198,7 @@ def profile_tables(reports: Iterable[Mapping[str, Any]], size: str, sizes: Itera
                 "",
                 _number(one["us"]),
                 f"{100 * one['share']:.1f} %",
-                _rate(one),
+                _rate(one, bandwidth),
             ]
             for group, one in step["groups"].items()
         ]
@@ -174,6 +212,9 @@ def tables(reference: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -
     lines: list[str] = []
     for size in sizes:
         lines += [*model_table(size, reference, collect_cells(reports, size, sizes)), ""]
+        if ceilings := ceilings_line(reports, size, sizes):
+            lines += [ceilings, ""]
+        lines += groups_table(reports, size, sizes)
         lines += profile_tables(reports, size, sizes)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -247,9 +288,16 @@ def _row(name: str, cell: Cell | None, theirs: float | None, goal: float | None)
     ]
 
 
-def _rate(one: Mapping[str, Any]) -> str:
+def _rate(one: Mapping[str, Any], bandwidth: float | None) -> str:
+    """TB/s; nothing where it is above the device's, since the kernel then used only part of its tensors.
+
+    Tensors that stay in the device's cache can pass its bandwidth too, so up to half as much again is shown.
+    """
     num_bytes = one.get("bytes", 0) + one.get("cache_bytes", 0)
-    return f"{num_bytes / one['us'] / 1e6:.2f}" if num_bytes and one["us"] else ""
+    if not num_bytes or not one["us"]:
+        return ""
+    rate = num_bytes / one["us"] / 1e6
+    return "" if bandwidth is not None and rate > 1.5 * bandwidth else f"{rate:.2f}"
 
 
 def _number(number: float) -> str:

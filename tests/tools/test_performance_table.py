@@ -126,6 +126,35 @@ def test_where_the_time_of_a_step_goes() -> None:
     assert row("all of g", "\n".join(lines))[-1] == ""
 
 
+def test_a_rate_that_no_device_has_is_left_out() -> None:
+    """The kernel was given a whole cache and wrote one row of it."""
+    one = {"name": "k", "group": "g", "calls": 1, "us": 10.0, "share": 1.0, "bytes": 0, "cache_bytes": 90e6}
+    step = {"step_us": 9.0, "busy_us": 9.0, "roof_us": 9.0, "kernels": [one], "groups": {}}
+    for bandwidth, shown in ((4.0, ""), (8.0, "9.00")):
+        report = {
+            **latency("1", {}),
+            "kind": "kernels",
+            "steps": {"decode_b1": step},
+            "ceilings": {"copy_tb_per_s": bandwidth},
+        }
+        assert row("`k`", "\n".join(tool.profile_tables([report], "9b", SIZES)))[-1] == shown
+
+
+def test_ceilings_and_experts_of_the_newest_report_are_shown() -> None:
+    counted = {"distinct_groups": 46.2172, "largest_group_rows": 30.4, "distinct_if_uniform": 163.3}
+    ceilings = {"copy_tb_per_s": 4.25, "matmul_tflop_per_s": 679.0, "clocks_under_load": None}
+    reports = [
+        latency("1", {}, ceilings={**ceilings, "copy_tb_per_s": 1.0}),
+        latency("2", {}, ceilings=ceilings, groups={"32": counted}, routing="skewed"),
+    ]
+    assert "4.25 TB/s copied, 679 TFLOP/s of matrix products (`of 2`)" in tool.ceilings_line(
+        reports, "9b", SIZES
+    )
+    lines = tool.groups_table(reports, "9b", SIZES)
+    assert row("skewed", "\n".join(lines)) == ["skewed", "32", "46.2", "163", "30.4", "`of 2`"]
+    assert tool.groups_table(reports[:1], "9b", SIZES) == []
+
+
 def test_the_tables_go_between_the_marks_of_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
