@@ -98,9 +98,12 @@ def is_solve(launch: Launch) -> bool:
 
 @pytest.mark.parametrize("value_heads", VALUE_HEADS)
 def test_steps_of_a_release(value_heads: int) -> None:
-    launches = [launch for query in (1, 2, 4) for launch in record(value_heads, uniform=8, query=query)]
+    sizes = [(1, 1), (256, 1), (8, 2), (8, 4)]
+    launches = [launch for rows, query in sizes for launch in record(value_heads, uniform=rows, query=query)]
     reports = check_compiled(launches)
     assert {report.kernel for report in reports} == {"step_kernel", "tail_kernel"}
+    columns = {r.launch.constants["BV"] for r in reports if r.kernel == "step_kernel"}
+    assert columns == {64, 128}, "few and many rows have steps of their own"
 
 
 @pytest.mark.parametrize("value_heads", VALUE_HEADS)
@@ -121,8 +124,8 @@ def test_float32_fits_a_block() -> None:
 
 def test_batch_invariant_launches_differ_in_rows_alone() -> None:
     seen = []
-    for prefill in ([1], [64, 1000], [4096] * 8):
-        launches = record(16, prefill=prefill, op=gated_delta_net_batch_invariant)
+    for uniform, prefill in ((1, [1]), (24, [64, 1000]), (256, [4096] * 8)):
+        launches = record(16, uniform=uniform, prefill=prefill, op=gated_delta_net_batch_invariant)
         seen.append([(launch.kernel, launch.grid[1:2], launch.constants) for launch in launches])
-    assert len(seen[0]) == len(CHUNKED) + 1
+    assert len(seen[0]) == len(CHUNKED) + 2
     assert all(one == seen[0] for one in seen)

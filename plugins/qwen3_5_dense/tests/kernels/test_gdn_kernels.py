@@ -236,6 +236,13 @@ def test_equal_keys_do_not_blow_up_the_inverse(dtype: torch.dtype) -> None:
     check(evolve(case, projected=projected), dtype, slack=8e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["decode", "decode with padding", "mixed", "sigmoid"])
+def test_a_state_in_halves(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "_takes_halves", lambda programs: True)
+    check(make_case(len(name), **CASES[name]), dtype)
+
+
 def test_what_a_chunk_leaves_is_what_the_next_one_reads() -> None:
     whole = convert(make_case(5, prefill=[100]), torch.float32, torch.float32, DEVICE)
     cut = convert(make_case(5, prefill=[100]), torch.float32, torch.float32, DEVICE)

@@ -45,6 +45,39 @@ def gate(b_z, IS_SILU: tl.constexpr):
 
 
 @triton.jit
+def query_key(
+    p_x,
+    p_tail,
+    conv_ptr,
+    decay,
+    dt_bias,
+    scale,
+    l2_eps,
+    i_j,
+    i_k,
+    i_h,
+    X: tl.constexpr,
+    C: tl.constexpr,
+    W: tl.constexpr,
+    HK: tl.constexpr,
+    HV: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+):
+    """Query, key, their product, decay and write strength of a row's query token `i_j` for a value head."""
+    o_k = tl.arange(0, K)
+    m_k = o_k < K
+    b_q = conv_taps(p_x, p_tail, conv_ptr, i_k * K + o_k, m_k, i_j, X, C, W)
+    b_k = conv_taps(p_x, p_tail, conv_ptr, (HK + i_k) * K + o_k, m_k, i_j, X, C, W)
+    b_q = b_q * tl.rsqrt(tl.sum(b_q * b_q, 0) + l2_eps) * scale
+    b_k = b_k * tl.rsqrt(tl.sum(b_k * b_k, 0) + l2_eps)
+    p_gates = p_x + i_j * X + C + HV * V + i_h
+    beta = 1 / (1 + tl.exp(-tl.load(p_gates).to(tl.float32)))
+    g = tl.exp(softplus(tl.load(p_gates + HV).to(tl.float32) + dt_bias) * decay)
+    return b_q, b_k, tl.sum(b_q * b_k, 0), g, beta
+
+
+@triton.jit
 def step_kernel(
     x_ptr,
     conv_ptr,
@@ -69,56 +102,81 @@ def step_kernel(
     HV: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
+    BV: tl.constexpr,
     IS_SILU: tl.constexpr,
 ):
-    """All query tokens of one uniform row and value head, the state in registers between them."""
+    """All query tokens of one uniform row and value head, `BV` columns of the state after the others.
+
+    A column of the state depends on no other; only the norm of the outputs needs all, so they are kept. With
+    few columns in registers several programs share a multiprocessor, and some load while others compute.
+    """
     i_p = tl.program_id(0)
     i_u = (i_p // HV).to(tl.int64)
     i_h = i_p % HV
     i_k = i_h // (HV // HK)
+    QP: tl.constexpr = triton.next_power_of_2(Q)
     o_k = tl.arange(0, K)
-    o_v = tl.arange(0, V)
-    m_k = o_k < K
-    m_v = o_v < V
+    o_b = tl.arange(0, BV)
+    o_j = tl.arange(0, QP)[:, None, None]
+    o_t = tl.arange(0, V // BV)[None, :, None]
     slot = tl.load(read_ptr + i_u)
     length = tl.load(lens_ptr + i_u)
     length = tl.where(slot > 0, length, 0)
     p_x = x_ptr + i_u * Q * X
-    p_out = out_ptr + i_u * Q * (HV * V) + i_h * V + o_v
+    o_all = o_t * BV + o_b[None, None, :]
+    p_out = out_ptr + (i_u * Q + o_j) * (HV * V) + i_h * V + o_all
+    b_out = tl.zeros((QP, V // BV, BV), tl.float32)
     if length > 0:
-        o_s = o_k[:, None] * V + o_v[None, :]
-        b_state = tl.load(state_ptr + (slot * HV + i_h) * (K * V) + o_s)
         p_tail = tail_ptr + slot * ((W - 1) * C)
         decay = tl.load(decay_ptr + i_h)
         dt_bias = tl.load(dt_bias_ptr + i_h)
-        b_scale = tl.load(norm_scale_ptr + o_v)
-        floor = tl.load(norm_floor_ptr)
-        for j in range(Q):
-            if j < length:
-                b_q = conv_taps(p_x, p_tail, conv_ptr, i_k * K + o_k, m_k, j, X, C, W)
-                b_k = conv_taps(p_x, p_tail, conv_ptr, (HK + i_k) * K + o_k, m_k, j, X, C, W)
-                b_v = conv_taps(p_x, p_tail, conv_ptr, 2 * HK * K + i_h * V + o_v, m_v, j, X, C, W)
-                b_q = b_q * tl.rsqrt(tl.sum(b_q * b_q, 0) + l2_eps) * scale
-                b_k = b_k * tl.rsqrt(tl.sum(b_k * b_k, 0) + l2_eps)
-                p_gates = p_x + j * X + C + HV * V + i_h
-                beta = 1 / (1 + tl.exp(-tl.load(p_gates).to(tl.float32)))
-                g = softplus(tl.load(p_gates + HV).to(tl.float32) + dt_bias) * decay
-                b_state = b_state * tl.exp(g)
-                b_delta = (b_v - tl.sum(b_state * b_k[:, None], 0)) * beta
-                b_state += b_k[:, None] * b_delta[None, :]
-                b_o = tl.sum(b_state * b_q[:, None], 0)
-                b_o = b_o * tl.rsqrt(tl.sum(b_o * b_o, 0) + floor * floor) * b_scale
-                b_z = tl.load(p_x + j * X + C + i_h * V + o_v).to(tl.float32)
-                b_o = b_o * gate(b_z, IS_SILU)
-                tl.store(p_out + j * (HV * V), b_o.to(out_ptr.dtype.element_ty))
+        if Q == 1:
+            b_q, b_k, b_qk, g, beta = query_key(
+                p_x, p_tail, conv_ptr, decay, dt_bias, scale, l2_eps, 0, i_k, i_h, X, C, W, HK, HV, K, V
+            )
+        for i_t in range(V // BV):
+            o_v = i_t * BV + o_b
+            o_s = o_k[:, None] * V + o_v[None, :]
+            b_state = tl.load(state_ptr + (slot * HV + i_h) * (K * V) + o_s)
+            for j in range(length if Q > 1 else 1):
+                if Q > 1:
+                    b_q, b_k, b_qk, g, beta = query_key(
+                        p_x,
+                        p_tail,
+                        conv_ptr,
+                        decay,
+                        dt_bias,
+                        scale,
+                        l2_eps,
+                        j,
+                        i_k,
+                        i_h,
+                        X,
+                        C,
+                        W,
+                        HK,
+                        HV,
+                        K,
+                        V,
+                    )
+                b_v = conv_taps(p_x, p_tail, conv_ptr, 2 * HK * K + i_h * V + o_v, o_v < V, j, X, C, W)
+                # Both products with the state before it changes: q's part of the change is q . k of it.
+                b_old = tl.sum(b_state * b_k[:, None], 0)
+                b_read = tl.sum(b_state * b_q[:, None], 0)
+                b_delta = (b_v - b_old * g) * beta
+                b_o = b_read * g + b_delta * b_qk
+                b_state = b_state * g + b_k[:, None] * b_delta[None, :]
+                b_out += tl.where((o_j == j) & (o_t == i_t), b_o[None, None, :], 0)
                 to = tl.load(write_ptr + i_u * S + j)
                 if to > 0:
                     tl.store(state_ptr + (to * HV + i_h) * (K * V) + o_s, b_state)
-            else:
-                tl.store(p_out + j * (HV * V), tl.zeros((V,), out_ptr.dtype.element_ty))
-    else:
-        for j in range(Q):
-            tl.store(p_out + j * (HV * V), tl.zeros((V,), out_ptr.dtype.element_ty))
+        floor = tl.load(norm_floor_ptr)
+        m_j = (o_j < length) & (o_all < V)
+        b_z = tl.load(p_x + o_j * X + C + i_h * V + o_all, mask=m_j, other=0).to(tl.float32)
+        b_square = tl.sum(tl.sum(b_out * b_out, 2), 1)[:, None, None]
+        b_out = b_out * tl.rsqrt(b_square + floor * floor) * tl.load(norm_scale_ptr + o_all)
+        b_out = tl.where(m_j, b_out * gate(b_z, IS_SILU), 0)
+    tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=(o_j < Q) & (o_all < V))
 
 
 @triton.jit(do_not_specialize=["num_uniform"])
