@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 
 from vtcore import LLM
 from vtcore.config.options import DEVICES, DTYPES
+from vtcore.host.verdicts import TESTED_TRITON, TRITONS_TORCH, triton_check
 from vtcore.outputs import CompletionOutput, RequestOutput
 from vtcore.plugins import build_registry
 
@@ -50,6 +51,20 @@ def test_floors_and_tested_versions_are_those_of_the_project() -> None:
     assert pinned is not None
     assert rows()["torch"].startswith(f"{str(torch.specifier).removeprefix('>=')} or newer | {pinned[1]} ")
     assert rows()["Python"].startswith(f"{project['requires-python'].removeprefix('>=')} or newer")
+
+
+def test_what_is_said_of_triton_is_what_the_start_judges_and_tests_install() -> None:
+    needed, tested = rows()["triton"].split(" | ")
+    assert needed.startswith(f"{TESTED_TRITON} on Linux")
+    pinned = re.search(
+        r"^triton==([\d.]+);", (ROOT / "requirements-dev.txt").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert pinned is not None
+    assert tested.startswith(f"{pinned[1]} alone")
+    assert f"torch {TRITONS_TORCH}." in tested
+    assert triton_check(pinned[1], has_gpu=True).status == "ok"
+    for part, path in re.findall(r"`([\w.]+\._\w+)` \(`([\w/.]+)`\)", tested):
+        assert part in (ROOT / path).read_text(encoding="utf-8")
 
 
 def test_every_dtype_and_device_that_is_served_is_named_as_served() -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 from attrs import frozen
 
+from vtcore.benchmark.report import kernel_cache
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 REFERENCE = ROOT / "bench/reference/vllm_0_26_h200.json"
@@ -43,6 +45,7 @@ class Cell:
     Args:
         unit: "ms", "s" or "tok/s".
         share: Part of the bound; None where there is none.
+        runs: Of which the shortest made the value; None where it came in another way.
     """
 
     value: float
@@ -50,6 +53,7 @@ class Cell:
     roof: float | None
     share: float | None
     commit: str
+    runs: int | None
 
 
 def read_reports(paths: Iterable[Path]) -> list[Mapping[str, Any]]:
@@ -78,6 +82,9 @@ def size_of(report: Mapping[str, Any], sizes: Iterable[str]) -> str | None:
 def collect_cells(reports: Iterable[Mapping[str, Any]], size: str, sizes: Iterable[str]) -> dict[str, Cell]:
     """Cell -> the newest measurement; start apart by the kernel cache's state, skewed routing by a suffix.
 
+    A start that found some kernels and compiled others is no cell. One that compiled nothing is the same with
+    any routing; a cold one is not, for it compiled what the routing needs.
+
     Args:
         reports: The oldest first.
         size: Key of the model.
@@ -91,19 +98,25 @@ def collect_cells(reports: Iterable[Mapping[str, Any]], size: str, sizes: Iterab
         commit = report["commit"] or "unknown"
         suffix = "" if report["routing"] == "model" else f", {report['routing']} routing"
         for name, cell in report["cells"].items():
+            if cell["value"] is None:
+                # Lost in noise: an older figure is better than none.
+                continue
             cells[name + suffix] = Cell(
                 value=cell["value"],
                 unit=cell["unit"],
                 roof=cell["roof"],
                 share=cell["share"],
                 commit=commit,
+                runs=len(cell["samples"]),
             )
-        if (start := report.get("start")) is not None and not suffix:
-            name = "start" if start["kernel_cache"] == "cold" else "start, warm"
-            cells[name] = Cell(value=start["value"], unit="s", roof=None, share=None, commit=commit)
+        start = report.get("start")
+        if start is not None and (start_name := _start_cell(start, is_skewed=bool(suffix))) is not None:
+            cells[start_name] = Cell(
+                value=start["value"], unit="s", roof=None, share=None, commit=commit, runs=1
+            )
         if (host := report.get("host")) is not None and not suffix:
             cells[f"host_b{host['batch']}"] = Cell(
-                value=host["exposed_us_p50"], unit="us", roof=None, share=None, commit=commit
+                value=host["exposed_us_p50"], unit="us", roof=None, share=None, commit=commit, runs=None
             )
     return cells
 
@@ -121,18 +134,21 @@ def model_table(size: str, reference: Mapping[str, Any], cells: Mapping[str, Cel
             continue
         row = _row(name, cell, None, None)
         if name == f"host_b{limit['batch']}":
-            row[4] = f"below {limit['value']} us: {'yes' if cell.value < limit['value'] else '**no**'}"
+            row[5] = f"below {limit['value']} us: {'yes' if cell.value < limit['value'] else '**no**'}"
         rows.append(row)
-    head = ["cell", "vtcore", reference["engine"], "ratio", "goal", "bound", "share of bound", "commit"]
+    head = ["cell", "vtcore", "runs", reference["engine"]]
+    head += ["ratio", "goal", "bound", "share of bound", "commit"]
     return [f"### {model['name']}", "", *_table(head, rows)]
 
 
 def ceilings_line(reports: Iterable[Mapping[str, Any]], size: str, sizes: Iterable[str]) -> str:
-    """The ceilings that the newest report's bounds are computed from, as the device gave them in that run."""
+    """The ceilings behind the bounds of the newest cells, as the device gave them in that run."""
     sizes = tuple(sizes)
     line = ""
     for report in reports:
-        if size_of(report, sizes) == size and (ceilings := report.get("ceilings")):
+        if report["kind"] != "latency" or report["routing"] != "model" or size_of(report, sizes) != size:
+            continue
+        if ceilings := report.get("ceilings"):
             clock = (ceilings.get("clocks_under_load") or {}).get("clocks.sm")
             line = (
                 f"Bounds by this run's own ceilings: {ceilings['copy_tb_per_s']:.2f} TB/s copied, "
@@ -265,11 +281,31 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return found
 
 
+def _start_cell(start: Mapping[str, Any], *, is_skewed: bool) -> str | None:
+    """Told by the numbers: older reports call a cache warm that held any kernel."""
+    if start["kernel_cache"] is None:
+        return None
+    state = kernel_cache(start["kernels_cached_before"], start["kernels_compiled"])
+    if state == "warm":
+        return "start, warm"
+    return "start" if state == "cold" and not is_skewed else None
+
+
 def _row(name: str, cell: Cell | None, theirs: float | None, goal: float | None) -> list[str]:
     """A cell beside the reference's; a ratio above 1 is better than that, whatever the unit."""
     shown_goal = "" if goal is None else f"{goal:g}"
     if cell is None:
-        return [name, "not measured", "" if theirs is None else _number(theirs), "", shown_goal, "", "", ""]
+        return [
+            name,
+            "not measured",
+            "",
+            "" if theirs is None else _number(theirs),
+            "",
+            shown_goal,
+            "",
+            "",
+            "",
+        ]
     ratio = ""
     if theirs is not None:
         better = theirs / cell.value if cell.unit in _LOWER_IS_BETTER else cell.value / theirs
@@ -279,6 +315,7 @@ def _row(name: str, cell: Cell | None, theirs: float | None, goal: float | None)
     return [
         name,
         f"{_number(cell.value)} {cell.unit}",
+        "" if cell.runs is None else f"{cell.runs}",
         "" if theirs is None else f"{_number(theirs)} {cell.unit}",
         ratio,
         shown_goal,

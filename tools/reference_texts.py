@@ -56,8 +56,10 @@ GPU_SECTION = """
   what was generated. A request that is preempted, because the cache is full, is computed again as one
   prompt, and may differ in the last bits from then on: choose `max_num_seqs` so that the cache holds all.
 - **Ops.** `op_overrides` says per op which implementation serves it: `naive`, the plain form in torch, a
-  device type, or `module:function` of your own with the same arguments. Whether that one is batch invariant
-  is up to you. A wrong name is an error that lists what there is.
+  device type, or `module:function` of your own with the same arguments. The module must be importable: for
+  one in the current folder set `PYTHONPATH=.` ([how to write one](howto/add-a-kernel.md)). With
+  `batch_invariant` nothing is taken but what serves then anyway. A wrong name is an error that lists what
+  there is.
 
 What a machine with a GPU would do is shown without one, but for its memory:
 

@@ -10,10 +10,12 @@ import logging
 import time
 from collections.abc import Sequence
 
+import torch
 from attrs import evolve
 
 from vtcore.checkpoint.parameters import meta_parameters
 from vtcore.config.engine_config import EngineConfig
+from vtcore.errors import EngineError, MemoryPlanError
 from vtcore.execution.gpu_memory import measure_step_memory
 from vtcore.execution.model_runner import ModelRunner
 from vtcore.execution.step_graphs import CaptureError, batch_buckets
@@ -23,6 +25,7 @@ from vtcore.kv_cache.allocator import allocate_caches
 from vtcore.kv_cache.planner import PlanLimits
 from vtcore.layers.dtypes import DTYPES
 from vtcore.model_build import BuiltModel, build_model
+from vtcore.ops.compile_count import serving_begins, start_counting
 from vtcore.ops.compiled import compile_launches
 from vtcore.ops.launch import Launch, recording
 from vtcore.planning import PlannedCore, plan_limits
@@ -30,11 +33,18 @@ from vtcore.planning import PlannedCore, plan_limits
 _log = logging.getLogger(__name__)
 
 
+class RecordError(Exception):
+    """A model cannot be run without data, so its kernels cannot be listed before it serves."""
+
+
 def record_launches(planned: PlannedCore, internals: Internals | None = None) -> list[Launch]:
     """Every kernel launch that serving can need, found by running each kind of step on torch's meta device.
 
     Args:
         planned: Its config is for a GPU; no weights are read.
+
+    Raises:
+        RecordError: Some op reads a tensor's values on the host.
     """
     internals = internals or Internals()
     config, plan = planned.config, planned.plan
@@ -47,14 +57,28 @@ def record_launches(planned: PlannedCore, internals: Internals | None = None) ->
     found: list[Launch] = []
     with recording(found.append):
         for batch in all_batches(*_sizes(config, internals), plan.max_model_len):
-            run_null(runner, batch)
+            try:
+                run_null(runner, batch)
+            except (EngineError, RuntimeError, NotImplementedError) as error:
+                raise RecordError(
+                    f"the kernels of {config.model.arch} cannot be listed, for some op reads values on the "
+                    f"host: {error}; change that op, or let the engine compile as it goes"
+                ) from error
     return found
 
 
 def compile_for_device(planned: PlannedCore, internals: Internals) -> None:
-    """Compile what is not in the kernel cache yet, before anything is measured or captured."""
+    """Compile what is not in the kernel cache yet, before anything is measured or captured.
+
+    Where kernels cannot be listed, a warning says so, and each is compiled when a step first launches it.
+    """
     began = time.monotonic()
-    launches = record_launches(planned, internals)
+    start_counting()
+    try:
+        launches = record_launches(planned, internals)
+    except RecordError as error:
+        _log.warning("%s", error)
+        return
     recorded_s = time.monotonic() - began
     report = compile_launches(launches)
     _log.info(
@@ -79,20 +103,56 @@ def measured_limits(planned: PlannedCore, internals: Internals, built: BuiltMode
         config.scheduler.max_num_seqs, budget, planned.plan.max_model_len, internals.k_max
     )
     began = time.monotonic()
-    memory = measure_step_memory(
-        built.runner,
-        planned.plan,
-        batches,
-        internals.k_max,
-        built.device,
-        has_graphs=not config.model.enforce_eager,
+    try:
+        memory = measure_step_memory(
+            built.runner,
+            planned.plan,
+            batches,
+            internals.k_max,
+            built.device,
+            has_graphs=not config.model.enforce_eager,
+        )
+    except torch.OutOfMemoryError as error:
+        raise MemoryPlanError(
+            f"no step fits beside the weights on {built.device}: {_free(built.device)}; lower "
+            f"max_num_batched_tokens, now {budget}, or max_num_seqs, now {config.scheduler.max_num_seqs}, or "
+            f"end what else holds its memory"
+        ) from error
+    _log.info(
+        "memory: %.1f of %.1f GiB are free beside the weights; a step takes %.2f, graphs up to %.2f; "
+        "measured in %.1f s",
+        memory.free_bytes / 2**30,
+        memory.total_bytes / 2**30,
+        memory.peak_bytes / 2**30,
+        memory.graph_bytes / 2**30,
+        time.monotonic() - began,
     )
-    _log.info("memory of a step: %s, in %.1f s", memory, time.monotonic() - began)
     return plan_limits(config, internals, 0, None, planned.registry, step_memory=memory)
 
 
 def warm_up(runner: ModelRunner, config: EngineConfig, internals: Internals, max_model_len: int) -> None:
-    """Run each kind of step once and capture the graphs; afterwards nothing is compiled any more."""
+    """Run each kind of step once and capture the graphs; afterwards nothing is compiled any more.
+
+    A model that cannot be captured runs without graphs, and a warning says so.
+
+    Raises:
+        MemoryPlanError: Memory ran out.
+    """
+    try:
+        _warm_up(runner, config, internals, max_model_len)
+    except torch.OutOfMemoryError as error:
+        device = config.model.device
+        raise MemoryPlanError(
+            f"memory ran out in the warm-up on {device}: {_free(device)}; lower gpu_memory_utilization, "
+            f"num_blocks or max_num_seqs{'' if config.model.enforce_eager else ', or set enforce_eager'}"
+        ) from error
+    # Whatever exists now lives as long as the engine: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    serving_begins()
+
+
+def _warm_up(runner: ModelRunner, config: EngineConfig, internals: Internals, max_model_len: int) -> None:
     sizes, captured_k, max_num_seqs, budget = _sizes(config, internals)
     for batch in largest_batches(max_num_seqs, budget, max_model_len, internals.k_max):
         run_null(runner, batch)
@@ -106,9 +166,11 @@ def warm_up(runner: ModelRunner, config: EngineConfig, internals: Internals, max
             _log.info(
                 "captured graphs for %s rows in %.1f s, %d MiB", shown, graphs.seconds, graphs.num_bytes >> 20
             )
-    # Whatever exists now lives as long as the engine: the collector need not look at it again.
-    gc.collect()
-    gc.freeze()
+
+
+def _free(device: str) -> str:
+    free, total = torch.cuda.mem_get_info(device)
+    return f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free"
 
 
 def _sizes(config: EngineConfig, internals: Internals) -> tuple[Sequence[int], Sequence[int], int, int]:

@@ -301,11 +301,12 @@ def plan_limits(
         step_memory: Measured on the GPU, weights loaded.
     """
     cache = config.cache
+    share = f"gpu_memory_utilization={cache.gpu_memory_utilization} of {config.model.device}"
     if step_memory is not None:
         available_bytes = max(0, step_memory.cache_bytes(cache.gpu_memory_utilization or 1.0))
     num_blocks, num_bytes, budget_from = cache.num_blocks, cache.kv_cache_memory_bytes, ""
     if num_blocks is None and num_bytes is None:
-        budget_from = f"gpu_memory_utilization={cache.gpu_memory_utilization} of {config.model.device}"
+        budget_from = share
         if available_bytes is None:
             num_blocks = -(-config.model.max_model_len // cache.block_size)
         else:
@@ -325,6 +326,7 @@ def plan_limits(
         num_checkpoints=config.cache.num_state_checkpoints,
         chunk=internals.chunk or (INVARIANT_CHUNK if config.model.batch_invariant else 1),
         available_bytes=available_bytes,
+        available_from="" if step_memory is None else share,
         weight_bytes=weight_bytes,
         spec_owners={kind: str(owner) for kind, owner in registry.kv_cache_specs.items()},
     )

@@ -141,7 +141,59 @@ def test_the_report_may_go_to_stdout(configs: Path, capsys: pytest.CaptureFixtur
         (["latency", "--output-tokens", "1"], "--output-tokens: 1 is below 2"),
         (["latency", "--batch-sizes", "1,0"], "0 is not from 1 to 65536"),
         (["latency", "--repeats", "x"], "--repeats"),
-        (["throughput", "--output", "/no/such/folder/x"], "--output: /no/such/folder"),
+        (
+            ["throughput", "--output", "nodir/x.json"],
+            "--output: the folder nodir does not exist; make it or give another",
+        ),
+        (
+            ["latency", "--batch-sizes", "1,2", "--max-num-seqs", "1"],
+            "--batch-sizes 2 is above --max-num-seqs 1, so that these requests would not run at once; lower "
+            "--batch-sizes to 1, or raise --max-num-seqs to 2",
+        ),
+        (["throughput", "--clients", "4", "--max-num-seqs", "1"], "--clients 4 is above --max-num-seqs 1"),
+        (
+            ["kernels", "--batch-sizes", "4", "--max-num-seqs", "3"],
+            "--batch-sizes 4 is above --max-num-seqs 3",
+        ),
+        (
+            ["throughput", "--clients", "1,4", "--requests", "2"],
+            "--clients 4 is above --requests 2, so that some would have no request; lower --clients to 2, or "
+            "raise --requests to 4",
+        ),
+        (
+            ["latency", "--prompt-tokens", "40000", "--output-tokens", "5"],
+            "--prompt-tokens 40000 and --output-tokens 5 are 40005 tokens; the model takes 32768; lower "
+            "--prompt-tokens to 32763\n",
+        ),
+        (
+            ["throughput", "--prompt-tokens", "4", "--output-tokens", "32768"],
+            "are 32772 tokens; the model takes 32768; lower --output-tokens to 32764\n",
+        ),
+        (
+            ["latency", "--ttft-tokens", "8,40000"],
+            "--ttft-tokens 40000 and one output token are 40001 tokens; the model takes 32768; lower "
+            "--ttft-tokens to 32767\n",
+        ),
+        (
+            ["kernels", "--context-tokens", "40000", "--batch-sizes", "1", "--steps", "2"],
+            "--context-tokens 40000 and 31 decoded after them are 40031 tokens; the model takes 32768; lower "
+            "--context-tokens to 32739\n",
+        ),
+        (["kernels", "--prefill-tokens", "32768"], "lower --prefill-tokens to 32767\n"),
+        (
+            ["throughput", "--prompt-tokens", "60", "--output-tokens", "5", "--num-blocks", "1"],
+            "--prompt-tokens 60 and --output-tokens 5 are 65 tokens; --num-blocks 1 holds 32; lower "
+            "--prompt-tokens to 27, or raise --num-blocks to",
+        ),
+        (
+            ["throughput", "--prompt-tokens", "16", "--output-tokens", "5", "--max-model-len", "8"],
+            "--prompt-tokens 16 and --output-tokens 5 are 21 tokens; --max-model-len 8 is less; lower "
+            "--prompt-tokens to 3, or raise --max-model-len to 24",
+        ),
+        (
+            ["latency", "--prompt-tokens", "16", "--output-tokens", "5", "--max-model-len", "40"],
+            "the look at the host's time takes requests of 81 tokens; --max-model-len 40 is less; raise",
+        ),
         (["kernels", "--steps", "0"], "0 is not from 1 to 1000"),
         (["kernels", "--routing", "even"], "--routing"),
         (["latency", "--routing", "skewed"], "--routing: qwen3_5_dense has no groups"),
@@ -155,8 +207,62 @@ def test_a_bad_request_is_refused_before_anything_is_loaded(
     shown = capsys.readouterr()
     assert code in (2, 3)
     assert sentence in shown.err
+    assert "$." not in shown.err
     assert "loaded" not in shown.err
     assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "context"),
+    [(["--max-model-len", "40"], 17), (["--max-model-len", "23"], None), (["--num-blocks", "2"], 41)],
+)
+def test_the_context_that_an_error_names_fits(
+    configs: Path, capsys: pytest.CaptureFixture[str], words: list[str], context: int | None
+) -> None:
+    words = ["bench", "kernels", str(configs / "qwen3_5_dense"), *ENGINE, *words]
+    words += ["--batch-sizes", "1", "--prefill-tokens", "8", "--steps", "2", "--context-tokens"]
+    assert main([*words, "100"]) == 2
+    said = capsys.readouterr().err
+    if context is None:
+        assert "lower --context-tokens, --steps and --batch-sizes, or raise --max-model-len to 123" in said
+        return
+    assert f"lower --context-tokens to {context}" in said
+    assert main([*words, str(context + 1)]) == 2
+    capsys.readouterr()
+    assert main([*words, str(context)]) == 0
+
+
+def test_an_option_of_a_file_is_named_with_the_file(
+    configs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "options.toml"
+    file.write_text("max_num_seqs = 1\n")
+    words = ["bench", "throughput", str(configs / "qwen3_5_dense"), *ENGINE, "--config", str(file)]
+    assert main([*words, "--clients", "2"]) == 2
+    said = capsys.readouterr().err
+    assert "--clients 2 is above --max-num-seqs 1 (from config file: " in said
+    assert "loaded" not in said
+
+
+def test_auto_is_the_length_that_the_cells_need(configs: Path, tmp_path: Path) -> None:
+    report = report_of(
+        tmp_path,
+        "throughput",
+        str(configs / "qwen3_5_dense"),
+        *("--prompt-tokens", "16", "--output-tokens", "4", "--clients", "1", "--max-model-len", "auto"),
+    )
+    assert report["memory"]["max_model_len"] == 24
+
+
+def test_a_skewed_routing_has_no_batch_invariant_form(
+    configs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan of a GPU needs none."""
+    words = ["bench", "latency", str(configs / "qwen3_5_moe"), "--load-format", "dummy", "--device", "cuda"]
+    assert main([*words, "--routing", "skewed", "--batch-invariant"]) == 2
+    shown = capsys.readouterr().err
+    assert "--routing: skewed replaces sparse_moe by forms that batch_invariant does not cover" in shown
+    assert "leave one of the two out" in shown
 
 
 def test_requests_that_do_not_fit_together_are_no_measurement(

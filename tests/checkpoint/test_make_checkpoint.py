@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +18,12 @@ from vtcore.checkpoint.parameters import load_parameters
 from vtcore.checkpoint.safetensors import SafetensorsFormat
 from vtcore.checkpoint.shards import INDEX_FILE
 from vtcore.checkpoint.source import open_checkpoint
+from vtcore.checkpoint.staged_folder import STAGING_PREFIX
 from vtcore.checkpoint.writer import plan_shards
 from vtcore.cli import make_checkpoint as command
 from vtcore.cli.main import main
 from vtcore.cli.make_checkpoint import make_checkpoint
-from vtcore.errors import ConfigError, PluginError
+from vtcore.errors import ConfigError, HostError, PluginError
 from vtcore.interfaces.model_arch import ModelArch
 from vtcore.interfaces.registry_entries import ArchEntry
 from vtcore.plugins import build_registry
@@ -155,6 +157,68 @@ def test_force_overwrites_an_earlier_random_checkpoint_but_no_real_one(
     with pytest.raises(ConfigError, match="holds a real checkpoint"):
         make_checkpoint("toy", "tiny", tmp_path, registry=registry, force=True)
     assert contents(tmp_path) == before
+
+
+def interrupted(*args: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("flags", [[], ["--config-only"]])
+def test_an_interrupt_leaves_nothing_behind(
+    flags: list[str],
+    tmp_path: Path,
+    registry: PluginRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(command, "registry_for", lambda options, environment: registry)
+    monkeypatch.setattr(command, "write_json", interrupted)
+    (tmp_path / "empty").mkdir()
+    for out in (tmp_path / "a" / "b" / "out", tmp_path / "empty"):
+        argv = ["make-checkpoint", "--arch", "toy", "--size", "tiny", str(out), *flags]
+        assert main(argv) == 130
+        assert capsys.readouterr() == ("", "interrupted: nothing was written\n")
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+@pytest.mark.parametrize("broken", ["write_shards", "write_json"])
+def test_an_older_checkpoint_stays_until_the_new_one_is_whole(
+    broken: str, tmp_path: Path, registry: PluginRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_checkpoint("toy", "tiny", tmp_path, 1, registry)
+    before = contents(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(command, broken, interrupted)
+        with pytest.raises(KeyboardInterrupt, match="nothing was written"):
+            make_checkpoint("toy", "tiny", tmp_path, 2, registry, force=True)
+    assert contents(tmp_path) == before
+    # What a process that was killed has left goes with the next one.
+    (tmp_path / f"{STAGING_PREFIX}00").mkdir()
+    make_checkpoint("toy", "tiny", tmp_path, 2, registry, force=True)
+    assert contents(tmp_path).keys() == before.keys()
+    assert contents(tmp_path) != before
+
+
+def test_an_interrupt_that_comes_too_late_says_that_all_is_written(
+    tmp_path: Path, registry: PluginRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def renames_and_is_interrupted(source: Path, target: Path) -> Path:
+        signal.raise_signal(signal.SIGINT)
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", renames_and_is_interrupted)
+    with pytest.raises(KeyboardInterrupt, match="out is whole"):
+        make_checkpoint("toy", "tiny", tmp_path / "out", registry=registry)
+    assert open_checkpoint(tmp_path / "out").hf_config["vtcore_random_weights"] is True
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_cannot_be_written_is_named_as_it_was_given(tmp_path: Path, registry: PluginRegistry) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HostError, match=r"^OUT: \S+/file/out cannot be written: Not a directory; "):
+        make_checkpoint("toy", "tiny", tmp_path / "file" / "out", registry=registry)
 
 
 def test_the_command_line_reports_errors_and_knows_its_options(

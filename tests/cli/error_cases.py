@@ -145,7 +145,9 @@ CHECKPOINTS: dict[str, Case] = {
     ),
     "no config": bad("VT220", "model has no config.json", breaks=b.drop("config.json")),
     "no weights": bad(
-        "VT229", "no *.safetensors", "run it again", breaks=b.keep("config.json", "tokenizer.json")
+        "VT229",
+        "no *.safetensors; if it is a download that broke off, run it again; or give --load-format dummy for",
+        breaks=b.keep("config.json", "tokenizer.json"),
     ),
     "no shard": bad("VT229", "lacks 1 of 2 weight files", b.SHARD, breaks=b.drop(b.SHARD)),
     "no shard, no index": bad("VT229", "lacks 1 of 2", "numbered to 2", breaks=b.drop(b.SHARD, b.INDEX)),

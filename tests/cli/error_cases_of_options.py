@@ -78,6 +78,12 @@ OPTIONS: dict[str, Case] = {
     "invariant on the cpu": bad(
         "VT202", "--batch-invariant: true is not served on device 'cpu'", argv=(*CHECK, "--batch-invariant")
     ),
+    "memory share on the cpu": bad(
+        "VT202",
+        "--gpu-memory-utilization: 0.5 is not served on device 'cpu'",
+        "; set --kv-cache-memory-bytes or --num-blocks instead",
+        argv=(*CHECK, "--gpu-memory-utilization", "0.5"),
+    ),
     "device number": option("--device: 'cuda:x' is not served", argv=(*CHECK, "--device", "cuda:x")),
     "device of others": bad("VT202", "--device: 'mps'", "cpu or cuda", argv=(*CHECK, "--device", "mps")),
     "op unknown": option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from vtcore import LLM, SamplingParams
 from vtcore.cli.main import main
 from vtcore.cli.make_checkpoint import make_checkpoint
+from vtcore.engine.engine import Engine
 from vtcore.outputs import RequestOutput
 
 PROMPT = "The quick brown fox"
@@ -53,6 +55,42 @@ def test_stdout_is_the_text_and_stderr_ends_in_a_line_about_the_run(
     shown = capsys.readouterr()
     assert shown.out == expected(tiny_checkpoint, temperature=0.0, max_tokens=24).outputs[0].text + "\n"
     assert re.fullmatch(SUMMARY, shown.err.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("at_terminal", "said"), [(True, "\ninterrupted\n"), (False, "interrupted\n")])
+def test_ctrl_c_amid_the_text_is_said_on_a_line_of_its_own(
+    tiny_checkpoint: Path,
+    at_terminal: bool,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps, step = [], Engine.step
+
+    def steps_and_is_interrupted(self: Engine) -> list[RequestOutput]:
+        steps.append(step(self))
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return steps[-1]
+
+    monkeypatch.setattr(Engine, "step", steps_and_is_interrupted)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: at_terminal)
+    argv = ["generate", str(tiny_checkpoint), "--prompt", PROMPT, "--temperature", "0", *FLAGS]
+    assert main([*argv, "--max-tokens", "24"]) == 130
+    shown = capsys.readouterr()
+    assert shown.err == said
+    assert not shown.out.endswith("\n")
+
+
+def test_ctrl_c_while_kernels_are_compiled_says_what_is_kept(
+    tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(options: object) -> None:
+        raise KeyboardInterrupt("2 of 7 kernels are compiled and kept in somewhere")
+
+    monkeypatch.setattr("vtcore.llm.load_engine", interrupted)
+    assert main(["generate", str(tiny_checkpoint), "--prompt", PROMPT, *FLAGS]) == 130
+    assert capsys.readouterr() == ("", "interrupted: 2 of 7 kernels are compiled and kept in somewhere\n")
 
 
 def test_the_last_line_names_the_dtype_that_was_used(

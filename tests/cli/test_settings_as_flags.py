@@ -25,6 +25,11 @@ from vtcore.errors import ConfigError, RequestError, UsageError, VtcoreError
         ("seed=None", "no --sampling-seed"),
         ('plugin_owners={"arch:a": "b"} or "c"', '--plugin-owner arch:a=b or "c"'),
         ("lower max_num_seqs or max_model_len", "lower --max-num-seqs or --max-model-len"),
+        (
+            "lower max_num_seqs, num_blocks or max_model_len, or set enforce_eager",
+            "lower --max-num-seqs, --num-blocks or --max-model-len, or set --enforce-eager",
+        ),
+        ("set kv_cache_memory_bytes or num_blocks", "set --kv-cache-memory-bytes or --num-blocks"),
         ("the largest num_blocks that fits", "the largest --num-blocks that fits"),
         ("$.max_num_seqs: dtype=float64", "$.max_num_seqs: --dtype float64"),
         # What is no setting of this command, or stands in a file, keeps its spelling.

@@ -72,8 +72,20 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.usefixtures("facts")
 def test_without_triton_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "installed_version", lambda name: None)
-    with pytest.raises(HostError, match="triton is not installed"):
+    with pytest.raises(HostError, match=r"triton is not installed.*install 'triton==3\.6\.\*'"):
         prepare_kernel_cache(tmp_path)
+
+
+@pytest.mark.usefixtures("facts")
+def test_a_triton_of_another_version_is_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(preflight, "installed_version", lambda name: "3.7.0")
+    with caplog.at_level(logging.WARNING):
+        prepare_gpu_start("cuda", tmp_path)
+    (record,) = caplog.records
+    assert "triton 3.7.0 is installed; kernels for a GPU are tested with 3.6" in record.getMessage()
+    assert "'triton==3.6.*'" in record.getMessage()
 
 
 @pytest.mark.usefixtures("facts")

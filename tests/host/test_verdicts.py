@@ -110,10 +110,20 @@ def test_a_torch_that_cannot_be_imported_is_one_error() -> None:
 
 @pytest.mark.parametrize(
     ("installed", "has_gpu", "status"),
-    [("3.5", True, "ok"), ("3.5", False, "ok"), (None, True, "error"), (None, False, "ok")],
+    [("3.6.0", True, "ok"), ("3.6.1+cu130", True, "ok"), (None, True, "error"), (None, False, "ok")],
 )
 def test_triton_is_needed_only_where_a_gpu_is(installed: str | None, has_gpu: bool, status: Status) -> None:
     assert statuses([triton_check(installed, has_gpu)]) == [("triton", status)]
+
+
+@pytest.mark.parametrize("installed", ["3.5.1", "3.7.0", "3.60.0", "4.0.0", "of my own"])
+def test_a_triton_that_kernels_were_not_tested_with_is_warned_of(installed: str) -> None:
+    check = triton_check(installed, True)
+    assert check.status == "warning"
+    assert check.message.startswith(f"triton {installed} is installed; kernels for a GPU are tested with 3.6")
+    assert check.remedy.endswith("-m pip install 'torch==2.11.*' 'triton==3.6.*'")
+    quiet = triton_check(installed, False)
+    assert (quiet.status, quiet.message, quiet.remedy) == ("ok", check.message, "")
 
 
 FILES = GpuFiles(devices=("/dev/nvidia0",), names=("NVIDIA H200",))

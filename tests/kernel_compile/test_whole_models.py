@@ -60,7 +60,7 @@ def test_warmup_fills_the_cache_without_weights_and_without_a_gpu(
     from triton import knobs
 
     with monkeypatch.context() as own:
-        # Triton reads the variable once; a fresh process would read what the command sets.
+        # Set in triton and not in the environment, which later tests of this process would see.
         own.setattr(knobs.cache, "dir", str(tmp_path / "cache" / "triton"))
         assert main(command) == 0
         first = json.loads(capsys.readouterr().out)

@@ -15,6 +15,8 @@ from vtcore.interfaces.step import LayerCache, PagedPool, PrefillSpan, StepInput
 from vtcore.layers.norm import build_rms_weight
 from vtcore.layers.paged_kv import build_paged_kv
 from vtcore.layers.rope import RotaryTable
+from vtcore.ops.kv_write import naive as naive_write
+from vtcore.ops.kv_write import triton as kernel_write
 from vtcore.ops.paged_attention import naive, triton
 from vtcore.ops.qk_norm_rope_write import naive as naive_heads
 from vtcore.ops.qk_norm_rope_write import triton as kernel_heads
@@ -76,6 +78,9 @@ def make_case(
             block = int(table[row, position // block_size])
             for cache in (k, v):
                 cache[block, position % block_size] = torch.randn(heads[1], width, generator=draw)
+        if window is not None:
+            # Blocks that no query reads any more are freed.
+            table[row, : max(0, computed - window + 1) // block_size] = 0
     shape = (tokens, heads[0], width)
     return Case(
         2 * torch.randn(shape, generator=draw, dtype=torch.float64),
@@ -181,6 +186,7 @@ CASES: dict[str, dict[str, Any]] = {
     "an odd width": {"uniform": [(20, 1)], "prefill": [(3, 9)], "width": 24},
     "large blocks": {"uniform": [(20, 1), (47, 1)], "prefill": [(3, 40)], "block_size": 32},
     "a window": {"uniform": [(40, 1), (3, 1)], "prefill": [(30, 20), (0, 25)], "window": 10},
+    "a window behind freed blocks": {"uniform": [(90, 1)], "prefill": [(90, 5), (49, 20)], "window": 10},
     "a window of a verify": {"uniform": [(40, 3), (3, 2)], "query": 3, "window": 10},
 }
 
@@ -305,6 +311,34 @@ def test_heads_are_normed_rotated_and_written(heads: tuple[int, int], width: int
     assert bool((found[1][0] == 7).all()), "the null block was written"
     assert bool((found[2][0] == 7).all()), "the null block was written"
     assert_order_free(lambda: run(kernel_heads.qk_norm_rope_write, dtype, torch.float32, DEVICE))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize(("heads", "width"), [(2, 16), (3, 24), (1, 128)])
+def test_keys_and_values_are_written(heads: int, width: int, dtype: torch.dtype) -> None:
+    """Tokens of the null block write nothing; keys lie as they come from a joint projection, or turned."""
+    draw = torch.Generator().manual_seed(width)
+    block_size, slots = 4, torch.tensor([4, 30, 0, 17, 3, 5, 19])
+    joined = torch.randn(7, 2 * heads * width + 8, generator=draw).to(dtype)
+    turned = torch.randn(7, width, heads, generator=draw).to(dtype)
+
+    def run(op: Callable[..., None], device: str, writing: Tensor | None) -> list[Tensor]:
+        values = joined.to(device)[:, 8 : 8 + heads * width].view(7, heads, width)
+        cache = {
+            name: torch.full((9, block_size, heads, width), NAN, dtype=dtype, device=device) for name in "kv"
+        }
+        pool = PagedPool(
+            block_size, None, torch.zeros(1, 1, dtype=torch.int64, device=device), slots.to(device), writing
+        )
+        op(build_paged_kv(LayerCache(0, cache)), turned.to(device).mT, values, pool)
+        return [cache["k"].cpu(), cache["v"].cpu()]
+
+    wanted = run(naive_write.kv_write, "cpu", (slots >= block_size).nonzero().squeeze(1))
+    found = run(kernel_write.kv_write, DEVICE, None)
+    for own, right in zip(found, wanted, strict=True):
+        assert torch.equal(own.nan_to_num(), right.nan_to_num())
+        assert torch.equal(own.isnan(), right.isnan())
+    assert_order_free(lambda: run(kernel_write.kv_write, DEVICE, None))
 
 
 @pytest.mark.gpu

@@ -30,7 +30,11 @@ def test_an_op_runs_its_device_form_where_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("overrides", "arch_ops", "message"),
     [
-        ({"nothing": "naive"}, {}, r"\$\.op_overrides\.nothing: no such op; known: "),
+        (
+            {"nothing": "naive"},
+            {},
+            r"\$\.op_overrides\.nothing: no such op; known: add_rms_norm, .*, silu_mul$",
+        ),
         ({"silu_mull": "naive"}, {}, r"\$\.op_overrides\.silu_mull: no such op; did you mean 'silu_mul'\?"),
         ({"roots": "naive"}, {"root": {"naive": "math:sqrt"}}, "did you mean 'root'"),
         (
@@ -79,17 +83,54 @@ def test_the_invariant_form_serves_where_bits_must_not_depend_on_the_batch() -> 
     assert resolve_ops("cuda", arch_ops=TWO_FORMS, batch_invariant=True)["root"] is math.exp
     assert resolve_ops("cpu", arch_ops=TWO_FORMS, batch_invariant=True)["root"] is math.sqrt
     assert resolve_ops("cuda", {"root": "cuda_batch_invariant"}, TWO_FORMS)["root"] is math.exp
-    assert resolve_ops("cuda", {"root": "naive"}, TWO_FORMS, batch_invariant=True)["root"] is math.sqrt
 
 
-def test_no_override_takes_the_invariance_back_in_silence() -> None:
+@pytest.mark.parametrize("choice", ["cuda", "naive", "math:cbrt", "math:sin"])
+def test_no_override_takes_the_invariance_back(choice: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_overrides("cuda", {"root": "cuda"}, TWO_FORMS, batch_invariant=True)
+        check_overrides("cuda", {"root": choice}, TWO_FORMS, batch_invariant=True)
     assert caught.value.problems == (
-        "$.op_overrides.root: no implementation 'cuda' serves it on cuda with batch_invariant; choose naive "
-        "or cuda_batch_invariant, or give module:function",
+        f"$.op_overrides.root: {choice!r} may give a row other bits in another batch, which batch_invariant "
+        f"rules out; leave it out, and cuda_batch_invariant serves, or leave batch_invariant out",
     )
-    check_overrides("cuda", {"root": "cuda"}, TWO_FORMS)
+    with pytest.raises(ConfigError, match="may give a row other bits"):
+        resolve_ops("cuda", {"root": choice}, TWO_FORMS, batch_invariant=True)
+    check_overrides("cuda", {"root": choice}, TWO_FORMS)
+
+
+@pytest.mark.parametrize(
+    ("device", "overrides"),
+    [
+        ("cuda", {"linear": "naive"}),
+        ("cuda", {"linear": "cuda"}),
+        ("cuda", {"rms_norm": "naive"}),
+        ("cuda", {"rope": "vtcore.ops.kv_write.naive:kv_write"}),
+    ],
+)
+def test_under_batch_invariance_the_cores_ops_are_served_by_the_forms_that_keep_it(
+    device: str, overrides: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match="may give a row other bits in another batch"):
+        check_overrides(device, overrides, {}, batch_invariant=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "choice"),
+    [
+        ("cuda", "cuda_batch_invariant"),
+        ("cuda", "math:exp"),
+        ("cpu", "naive"),
+        ("cpu", "math:sqrt"),
+    ],
+)
+def test_an_override_that_names_what_serves_anyway_stays(device: str, choice: str) -> None:
+    found = resolve_ops(device, {"root": choice}, TWO_FORMS, batch_invariant=True)["root"]
+    assert found is resolve_ops(device, arch_ops=TWO_FORMS, batch_invariant=True)["root"]
+
+
+def test_an_unknown_name_is_told_apart_from_one_that_breaks_the_invariance() -> None:
+    with pytest.raises(ConfigError, match="no implementation 'fast' serves it; leave it out, and cuda_batch"):
+        check_overrides("cuda", {"root": "fast"}, TWO_FORMS, batch_invariant=True)
 
 
 def test_all_wrong_overrides_are_named_at_once_and_functions_only_when_asked() -> None:

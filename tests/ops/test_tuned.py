@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from vtcore.errors import ConfigError
-from vtcore.ops import tuned
+from vtcore.ops import compile_target, tuned
 from vtcore.ops.linear import plan as linear_plan
 from vtcore.ops.linear.plan import OP, ROWS, ByRow, ByTile, bucket, parse_entry, plans
 from vtcore.ops.tuned import DEFAULT_DEVICE, file_name, tuned_entries
@@ -158,6 +159,73 @@ def test_the_packaged_entries_are_legal_and_name_what_was_fastest() -> None:
         is_own = parse_entry(entry) is not None
         assert entry["us"] < entry["library_us"] if is_own else entry["us"] == entry["library_us"]
         assert plans(DEFAULT_DEVICE, entry["dtype"], entry["n"], entry["k"])[entry["m"]] == parse_entry(entry)
+
+
+def test_the_target_of_every_measured_gpu_is_known() -> None:
+    folder = resources.files("vtcore.ops").joinpath("tuned")
+    measured = {json.loads(file.read_text("utf-8"))["device"] for file in folder.iterdir()}
+    assert measured == tuned.TARGETS.keys()
+    assert set(tuned.TARGETS.values()) <= set(compile_target.TARGETS)
+    assert all(map(tuned.has_file, measured))
+
+
+def see(monkeypatch: pytest.MonkeyPatch, name: str | None, capability: tuple[int, int] = (0, 0)) -> None:
+    """As if torch saw that GPU, or none."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: name is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    tuned._current_name.cache_clear()
+
+
+@pytest.fixture
+def _own_gpu() -> Iterator[None]:
+    yield
+    tuned._current_name.cache_clear()
+
+
+@pytest.mark.usefixtures("_own_gpu")
+@pytest.mark.parametrize(
+    ("here", "target", "named", "device"),
+    [
+        (None, "sm_90", None, "NVIDIA H200"),
+        (None, "sm_80", None, "sm_80"),
+        (("NVIDIA H100", (9, 0)), "sm_90", None, "NVIDIA H100"),
+        (("NVIDIA A100", (8, 0)), "sm_90", None, "NVIDIA H200"),
+        (("NVIDIA A100", (8, 0)), "sm_80", None, "NVIDIA A100"),
+        (("NVIDIA H200", (9, 0)), "sm_80", None, "sm_80"),
+        (("NVIDIA H200", (9, 0)), "sm_90", "NVIDIA H100", "NVIDIA H100"),
+        (None, "sm_90", "NVIDIA H200", "NVIDIA H200"),
+    ],
+)
+def test_plans_for_a_target_are_those_of_a_gpu_of_it(
+    here: tuple[str, tuple[int, int]] | None,
+    target: str,
+    named: str | None,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    see(monkeypatch, *(here or (None,)))
+    assert tuned.choose_device(target, named) == device
+
+
+@pytest.mark.usefixtures("_own_gpu")
+def test_among_several_measured_gpus_of_a_target_none_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    see(monkeypatch, None)
+    monkeypatch.setattr(tuned, "TARGETS", {"NVIDIA H200": "sm_90", "NVIDIA H20": "sm_90"})
+    assert not tuned.has_file(tuned.choose_device("sm_90", None))
+    assert tuned.choose_device("sm_90", "NVIDIA H20") == "NVIDIA H20"
+
+
+def test_a_named_gpu_of_another_target_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'NVIDIA H200' is sm_90, not the sm_80 of --target"):
+        tuned.choose_device("sm_80", "NVIDIA H200")
+
+
+def test_another_gpu_serves_inside_and_the_own_one_again_outside() -> None:
+    before = tuned.device_name()
+    with tuned.tuned_for("NVIDIA Y"):
+        assert tuned.device_name() == "NVIDIA Y"
+    assert tuned.device_name() == before
 
 
 def test_names_of_files_hold_neither_spaces_nor_slashes() -> None:

@@ -14,7 +14,14 @@ SIZES = tuple(REFERENCE["models"])
 
 
 def cell(value: float, unit: str = "tok/s", roof: float | None = 100.0) -> dict[str, Any]:
-    return {"value": value, "unit": unit, "roof": roof, "share": None if roof is None else value / roof}
+    share = None if roof is None else value / roof
+    return {"value": value, "unit": unit, "roof": roof, "share": share, "samples": [value, value]}
+
+
+def start(value: float, cached: int, compiled: int, word: str | None = "warm") -> dict[str, Any]:
+    """As reports hold it; the word is what any cached kernel once made it."""
+    numbers = {"kernels_cached_before": cached, "kernels_compiled": compiled}
+    return {"value": value, "kernel_cache": word, **numbers}
 
 
 def latency(date: str, cells: dict[str, Any], **other: Any) -> dict[str, Any]:
@@ -71,27 +78,27 @@ def test_the_newest_report_with_a_cell_counts_and_each_cell_names_its_commit(tmp
         files[-1].write_text(json.dumps(report))
     text = tool.tables(REFERENCE, tool.read_reports(files))
     section = text.partition("### Qwen3.5-9B")[2].partition("### ")[0]
-    assert row("decode_b1", section)[1:4] == ["180 tok/s", "191 tok/s", "0.94"]
+    assert row("decode_b1", section)[1:5] == ["180 tok/s", "2", "191 tok/s", "0.94"]
     assert row("decode_b1", section)[-1] == "`of 2`"
-    assert row("ttft_1024", section)[3] == "1.22", "a shorter time is a better one"
+    assert row("ttft_1024", section)[4] == "1.22", "a shorter time is a better one"
     assert row("ttft_1024", section)[-1] == "`of 1`"
     assert row("e2e_b32", section)[1] == "not measured"
 
 
 def test_a_miss_is_marked_by_the_cells_own_goal() -> None:
     found = tool.collect_cells([latency("1", {"decode_b1": cell(170.0)})], "9b", SIZES)
-    assert row("decode_b1", "\n".join(tool.model_table("9b", REFERENCE, found)))[3] == "**0.89**"
-    start = {"value": 90.5, "kernel_cache": "cold"}
+    assert row("decode_b1", "\n".join(tool.model_table("9b", REFERENCE, found)))[4] == "**0.89**"
     host = {"batch": 256, "exposed_us_p50": 250.0}
-    found = tool.collect_cells([latency("1", {}, start=start, host=host)], "9b", SIZES)
+    found = tool.collect_cells([latency("1", {}, start=start(90.5, 0, 35, "cold"), host=host)], "9b", SIZES)
     text = "\n".join(tool.model_table("9b", REFERENCE, found))
-    assert row("start", text)[3:5] == ["**2.00**", "4"]
-    assert row("host_b256", text)[4] == "below 200 us: **no**"
+    assert row("start", text)[2:6] == ["1", "181 s", "**2.00**", "4"]
+    assert row("host_b256", text)[2] == ""
+    assert row("host_b256", text)[5] == "below 200 us: **no**"
 
 
 def test_a_warm_start_and_a_skewed_routing_do_not_stand_in_for_the_cells_of_the_goal() -> None:
     reports = [
-        latency("1", {"decode_b1": cell(190.0)}, start={"value": 9.0, "kernel_cache": "warm"}),
+        latency("1", {"decode_b1": cell(190.0)}, start=start(9.0, 66, 0)),
         latency("2", {"decode_b1": cell(100.0)}, routing="skewed"),
     ]
     found = tool.collect_cells(reports, "9b", SIZES)
@@ -100,6 +107,25 @@ def test_a_warm_start_and_a_skewed_routing_do_not_stand_in_for_the_cells_of_the_
         "start, warm": 9.0,
         "decode_b1, skewed routing": 100.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("found", "routing", "cells"),
+    [
+        (start(19.0, 0, 35, "cold"), "model", {"start": 19.0}),
+        (start(9.0, 66, 0), "model", {"start, warm": 9.0}),
+        (start(23.7, 56, 32), "model", {}),
+        (start(23.7, 56, 32, "partly warm"), "model", {}),
+        (start(9.0, 66, 0), "skewed", {"start, warm": 9.0}),
+        (start(22.0, 0, 59, "cold"), "skewed", {}),
+        (start(3.0, 0, 0, None), "model", {}),
+    ],
+)
+def test_a_start_is_told_by_what_it_compiled(
+    found: dict[str, Any], routing: str, cells: dict[str, float]
+) -> None:
+    collected = tool.collect_cells([latency("1", {}, start=found, routing=routing)], "9b", SIZES)
+    assert {name: one.value for name, one in collected.items()} == cells
 
 
 def test_where_the_time_of_a_step_goes() -> None:
@@ -140,18 +166,25 @@ def test_a_rate_that_no_device_has_is_left_out() -> None:
         assert row("`k`", "\n".join(tool.profile_tables([report], "9b", SIZES)))[-1] == shown
 
 
-def test_ceilings_and_experts_of_the_newest_report_are_shown() -> None:
+def test_ceilings_of_the_cells_and_experts_of_the_newest_report_are_shown() -> None:
     counted = {"distinct_groups": 46.2172, "largest_group_rows": 30.4, "distinct_if_uniform": 163.3}
     ceilings = {"copy_tb_per_s": 4.25, "matmul_tflop_per_s": 679.0, "clocks_under_load": None}
     reports = [
         latency("1", {}, ceilings={**ceilings, "copy_tb_per_s": 1.0}),
-        latency("2", {}, ceilings=ceilings, groups={"32": counted}, routing="skewed"),
+        latency("2", {}, ceilings=ceilings),
+        latency(
+            "3",
+            {},
+            ceilings={**ceilings, "copy_tb_per_s": 2.0},
+            groups={"32": counted},
+            routing="skewed",
+        ),
+        {**latency("4", {}, ceilings={**ceilings, "copy_tb_per_s": 3.0}, steps={}), "kind": "kernels"},
     ]
-    assert "4.25 TB/s copied, 679 TFLOP/s of matrix products (`of 2`)" in tool.ceilings_line(
-        reports, "9b", SIZES
-    )
+    line = tool.ceilings_line(reports, "9b", SIZES)
+    assert "4.25 TB/s copied, 679 TFLOP/s of matrix products (`of 2`)" in line
     lines = tool.groups_table(reports, "9b", SIZES)
-    assert row("skewed", "\n".join(lines)) == ["skewed", "32", "46.2", "163", "30.4", "`of 2`"]
+    assert row("skewed", "\n".join(lines)) == ["skewed", "32", "46.2", "163", "30.4", "`of 3`"]
     assert tool.groups_table(reports[:1], "9b", SIZES) == []
 
 

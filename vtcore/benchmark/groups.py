@@ -61,7 +61,7 @@ def with_routing(given: GivenOptions, routing: str) -> GivenOptions:
         routing: "model", as its weights say, or a form of its ops: "skewed".
 
     Raises:
-        ConfigError: The arch offers no such routing.
+        ConfigError: The arch offers no such routing, or batch invariance is asked for too.
     """
     if routing == "model":
         return given
@@ -71,6 +71,11 @@ def with_routing(given: GivenOptions, routing: str) -> GivenOptions:
         raise ConfigError(
             f"--routing: {planned.config.model.arch} has no groups that a {routing} routing could prefer; "
             f"leave it out"
+        )
+    if planned.config.model.batch_invariant:
+        raise ConfigError(
+            f"--routing: {routing} replaces {', '.join(forms)} by forms that batch_invariant does not cover; "
+            f"leave one of the two out"
         )
     return _overridden(given, forms)
 
@@ -98,8 +103,11 @@ def count_groups(
     if not forms or not batches:
         return {}
     given = _overridden(given, forms)
-    options = evolve(given.options, enforce_eager=True)
-    given = evolve(given, options=options, sources={**given.sources, "enforce_eager": METHOD})
+    # Which groups rows choose does not hang on the last bits, and a counting form keeps none of them.
+    # Its requests have lengths of their own.
+    counting: dict[str, Any] = {"enforce_eager": True, "batch_invariant": False, "max_model_len": None}
+    options = evolve(given.options, **counting)
+    given = evolve(given, options=options, sources={**given.sources, **dict.fromkeys(counting, METHOD)})
     budget = given.options.max_num_batched_tokens or TOKEN_BUDGET
     tokens = _PROMPT_TOKENS + decoding_tokens(max(batches), _PROMPT_TOKENS, _STEPS, budget)
     subject = load_subject(given, Needs(batch=max(batches), batch_tokens=tokens, longest=tokens))

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import define, field, frozen
 
-from vtcore.execution.step_timer import StepTimer
-
 if TYPE_CHECKING:
     from vtcore.benchmark.subject import Subject
     from vtcore.execution.executor import Executor
@@ -113,12 +111,13 @@ def measure_host_time(subject: Subject, batch: int, outputs: int) -> HostTime:
     loaded = subject.engine.loaded
     skipped = _SKIPPED if outputs >= 16 else 0
     if subject.is_gpu:
-        timer = loaded.runner.timer = StepTimer()
+        timer = loaded.runner.timer
+        timer.is_on = True
         try:
             subject.run(prompts, outputs, 0.0)
             steps = timer.take()
         finally:
-            loaded.runner.timer = None
+            timer.is_on = False
         gaps, busy = [one.gap_us for one in steps], [one.busy_us for one in steps]
     else:
         core = loaded.core

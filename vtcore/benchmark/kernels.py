@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ import torch
 from attrs import frozen
 from torch.profiler import ProfilerActivity, profile
 
-from vtcore.benchmark.subject import Needs, decoding_tokens
+from vtcore.benchmark.figures import Progress
+from vtcore.benchmark.subject import Demand, Needs, decoding_tokens, prompt_demand
 from vtcore.benchmark.traffic import Traffic, counting, meta_traffic
 from vtcore.execution.warm_up import null_batch
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _PREFILLS = 4
 """Prompts of each length that are profiled, and as many that are timed before."""
+_OTHER_RUNS = "the device is busy for longer than the step takes: the two are measured in different runs"
 _LIBRARIES: tuple[tuple[str, str], ...] = (
     (r"memcpy|memset", "copies"),
     (r"cudnn|fmha|flash", "library attention"),
@@ -56,14 +59,29 @@ class KernelPlan:
     def needs(self, budget: int) -> Needs:
         """What the engine must hold."""
         batch = max(self.batches)
-        tokens = self.context + decoding_tokens(batch, self.context, self._decoded, budget)
-        longest = max(tokens, *(1 + one for one in self.prefills))
-        return Needs(batch=batch, batch_tokens=tokens, longest=longest)
 
-    @property
-    def _decoded(self) -> int:
-        # Timed, profiled, and one that is counted.
-        return 2 * self.steps + 1
+        def tokens_of(context: int) -> int:
+            # Steps that are timed, profiled, and one that is counted.
+            return context + decoding_tokens(batch, context, 2 * self.steps + 1, budget)
+
+        def lower(most: int) -> str:
+            context = bisect_right(range(1, self.context), most, key=tokens_of)
+            if context:
+                return f"lower --context-tokens to {context}"
+            return "lower --context-tokens, --steps and --batch-sizes"
+
+        tokens = tokens_of(self.context)
+        who = f"--context-tokens {self.context} and {tokens - self.context} decoded after them are"
+        demands = (
+            Demand(who=who, tokens=tokens, lower=lower),
+            *(prompt_demand("--prefill-tokens", one) for one in self.prefills),
+        )
+        return Needs(
+            batch=batch,
+            batch_tokens=tokens,
+            longest=max(one.tokens for one in demands),
+            demands=demands,
+        )
 
 
 @frozen
@@ -89,7 +107,7 @@ class StepProfile:
         batch: Sequences.
         tokens: Query tokens of all of them.
         step_us: From step to step, without the profiler.
-        kernels: The longest first.
+        kernels: The longest first; measured in runs of their own, with the profiler.
         traffic: By kernel or operation; None until it is counted.
         is_decode: Whether each sequence has one query token, after a context.
     """
@@ -138,6 +156,7 @@ class StepProfile:
             "roof_us": round(roof_us, 2),
             "groups": groups,
             "kernels": kernels,
+            **({"note": _OTHER_RUNS} if busy > self.step_us else {}),
         }
 
 
@@ -153,21 +172,26 @@ def _bytes_json(found: Iterable[Traffic]) -> dict[str, int]:
 
 
 def profile_steps(
-    subject: Subject, plan: KernelPlan, planned: PlannedCore | None, say: Callable[[str], object]
+    subject: Subject, plan: KernelPlan, planned: PlannedCore | None, progress: Progress
 ) -> dict[str, StepProfile]:
-    """Look at each batch's decode step and at each prompt.
+    """Look at each batch's decode step and at each prompt; after an interrupt, what was done.
 
     Args:
         planned: As the engine was planned, on a GPU; None on a CPU.
-        say: Told of each as it is done.
+
+    Raises:
+        KeyboardInterrupt: Nothing was done.
     """
     profiles: dict[str, StepProfile] = {}
-    for batch in plan.batches:
-        profiles[f"decode_b{batch}"] = one = _decode(subject, plan, planned, batch)
-        say(f"batch {batch}: {one.step_us:.1f} us a decode step")
-    for length in plan.prefills:
-        profiles[f"prefill_{length}"] = one = _prefill(subject, planned, length)
-        say(f"prompt of {length} tokens: {one.step_us:.1f} us")
+    with progress.interruptible():
+        for batch in plan.batches:
+            with progress.measuring([name := f"decode_b{batch}"]):
+                profiles[name] = one = _decode(subject, plan, planned, batch)
+            progress.say(f"batch {batch}: {one.step_us:.1f} us a decode step")
+        for length in plan.prefills:
+            with progress.measuring([name := f"prefill_{length}"]):
+                profiles[name] = one = _prefill(subject, planned, length)
+            progress.say(f"prompt of {length} tokens: {one.step_us:.1f} us")
     return profiles
 
 

@@ -9,15 +9,15 @@ Does not: choose the engine's settings; subject.py does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from attrs import frozen
+from attrs import define, field, frozen
 
-from vtcore.benchmark.figures import Figure, short
+from vtcore.benchmark.figures import Figure, Progress, short
 from vtcore.benchmark.host_time import measure_host_time
-from vtcore.benchmark.subject import Needs
+from vtcore.benchmark.subject import Demand, Needs, prompt_demand, request_demand
 
 if TYPE_CHECKING:
     from vtcore.benchmark.roofline import Ceilings
@@ -55,45 +55,64 @@ class LatencyPlan:
     def needs(self) -> Needs:
         """What the engine must hold."""
         # Warming up and looking at host time have prompts and outputs of their own.
-        tokens = max(self.prompt_tokens + self.output_tokens, _WARM_PROMPT + _HOST_OUTPUTS)
+        of_batches = (
+            request_demand(self.prompt_tokens, self.output_tokens, least_output=2),
+            Demand(who="the look at the host's time takes requests of", tokens=_WARM_PROMPT + _HOST_OUTPUTS),
+        )
+        demands = (*of_batches, *(prompt_demand("--ttft-tokens", one) for one in self.ttft_tokens))
         return Needs(
             batch=max(self.batches, default=1),
-            batch_tokens=tokens,
-            longest=max(tokens, *(1 + one for one in self.ttft_tokens)),
+            batch_tokens=max(one.tokens for one in of_batches),
+            longest=max(one.tokens for one in demands),
+            demands=demands,
         )
 
 
-@frozen(kw_only=True)
+@define
 class LatencyRun:
-    """What was measured; bounds come when the ceilings are known."""
-
-    ttft_s: dict[int, tuple[float, ...]]
-    batch_s: dict[int, tuple[tuple[float, float], ...]]
-    host: dict[str, Any] | None
-
-
-def measure_latency(subject: Subject, plan: LatencyPlan, say: Callable[[str], object]) -> LatencyRun:
-    """Run every cell; small ones first, so that clocks are up when the short times are taken.
+    """What was measured; bounds come when the ceilings are known.
 
     Args:
-        say: Told of each cell as it is done.
+        ttft_s: Prompt's length -> seconds of each repetition.
+        batch_s: Requests at once -> t(1) and t(N) of each repetition.
+        host: None where it was not looked at.
     """
-    for batch in plan.batches:
-        subject.run(subject.prompts(batch, _WARM_PROMPT), _WARM_OUTPUTS, plan.temperature)
-    ttft_s: dict[int, tuple[float, ...]] = {}
-    for length in plan.ttft_tokens:
-        subject.run(subject.prompts(1, length), 1, plan.temperature)
-        ttft_s[length] = repeat(plan, partial(_first_token, subject, plan, length))
-        say(f"TTFT of {length} tokens: {1e3 * min(ttft_s[length]):.2f} ms")
-    batch_s: dict[int, tuple[tuple[float, float], ...]] = {}
-    for batch in plan.batches:
-        batch_s[batch] = repeat(plan, partial(_pair, subject, plan, batch))
-        rate = decode_rate(plan, batch, *shortest(batch_s[batch]))
-        say(f"batch {batch}: {rate:.1f} tokens/s decoding")
-    host = None
-    if plan.batches:
-        host = measure_host_time(subject, max(plan.batches), _HOST_OUTPUTS).as_json()
-    return LatencyRun(ttft_s=ttft_s, batch_s=batch_s, host=host)
+
+    ttft_s: dict[int, tuple[float, ...]] = field(factory=dict)
+    batch_s: dict[int, tuple[tuple[float, float], ...]] = field(factory=dict)
+    host: dict[str, Any] | None = None
+
+
+def measure_latency(subject: Subject, plan: LatencyPlan, progress: Progress) -> LatencyRun:
+    """Run every cell; small ones first, so that clocks are up when the short times are taken.
+
+    After an interrupt it returns what was done.
+
+    Raises:
+        KeyboardInterrupt: Nothing was done.
+    """
+    run = LatencyRun()
+    with progress.interruptible():
+        progress.say("warming up ...")
+        for batch in plan.batches:
+            subject.run(subject.prompts(batch, _WARM_PROMPT), _WARM_OUTPUTS, plan.temperature)
+        for length in plan.ttft_tokens:
+            with progress.measuring([f"ttft_{length}"]):
+                subject.run(subject.prompts(1, length), 1, plan.temperature)
+                run.ttft_s[length] = repeat(plan, partial(_first_token, subject, plan, length))
+            progress.say(f"TTFT of {length} tokens: {1e3 * min(run.ttft_s[length]):.2f} ms")
+        for batch in plan.batches:
+            with progress.measuring([f"decode_b{batch}", f"e2e_b{batch}"]):
+                pairs = run.batch_s[batch] = repeat(plan, partial(_pair, subject, plan, batch))
+            rate = decode_rate(plan, batch, *shortest(pairs))
+            if rate is None:
+                progress.say(f"decode_b{batch} {_noise(plan)}")
+            else:
+                progress.say(f"batch {batch}: {rate:.1f} tokens/s decoding")
+        if plan.batches:
+            progress.say("measuring the host's time ...")
+            run.host = measure_host_time(subject, max(plan.batches), _HOST_OUTPUTS).as_json()
+    return run
 
 
 def latency_figures(
@@ -101,7 +120,7 @@ def latency_figures(
     plan: LatencyPlan,
     run: LatencyRun,
     ceilings: Ceilings,
-    distinct_groups: dict[int, float],
+    distinct_groups: Mapping[int, float],
 ) -> dict[str, Figure]:
     """Each cell beside its bound.
 
@@ -123,8 +142,9 @@ def latency_figures(
         first_s, last_s = shortest(pairs)
         context = plan.prompt_tokens + outputs / 2
         step = work.decode_step(batch, context, distinct).seconds(ceilings)
+        rate = decode_rate(plan, batch, first_s, last_s)
         figures[f"decode_b{batch}"] = Figure(
-            value=decode_rate(plan, batch, first_s, last_s),
+            value=rate,
             samples=tuple(decode_rate(plan, batch, *pair) for pair in pairs),
             unit="tok/s",
             roof=batch / step,
@@ -133,6 +153,7 @@ def latency_figures(
                     name: [short(pair[i]) for pair in pairs] for i, name in enumerate(("1", f"{outputs}"))
                 },
                 **({} if distinct is None else {"distinct_groups": short(distinct)}),
+                **({} if rate is not None else {"note": _noise(plan)}),
             },
         )
         whole = work.generate_seconds(batch, plan.prompt_tokens, outputs, budget, ceilings, distinct)
@@ -150,10 +171,17 @@ def shortest(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return min(first for first, _ in pairs), min(last for _, last in pairs)
 
 
-def decode_rate(plan: LatencyPlan, batch: int, first_s: float, last_s: float) -> float:
-    """Tokens per second of t(1) and t(N); a pair that noise turned round counts as infinitely slow."""
+def decode_rate(plan: LatencyPlan, batch: int, first_s: float, last_s: float) -> float | None:
+    """Tokens per second of t(1) and t(N); None where noise turned the two round."""
     new = batch * (plan.output_tokens - 1)
-    return new / (last_s - first_s) if last_s > first_s else 0.0
+    return new / (last_s - first_s) if last_s > first_s else None
+
+
+def _noise(plan: LatencyPlan) -> str:
+    return (
+        f"cannot be told from noise: t({plan.output_tokens}) is not longer than t(1); raise --output-tokens, "
+        f"--repeats or --cell-seconds"
+    )
 
 
 def repeat(plan: LatencyPlan, run: Callable[[], ResultT]) -> tuple[ResultT, ...]:

@@ -64,12 +64,24 @@ def start_json(subject: Subject) -> dict[str, Any]:
         "unit": "s",
         "kernels_cached_before": clock.kernels,
         "kernels_compiled": subject.compiled_in_start,
-        "kernel_cache": ("warm" if clock.kernels else "cold") if subject.is_gpu else None,
+        "kernel_cache": kernel_cache(clock.kernels, subject.compiled_in_start) if subject.is_gpu else None,
         "phases_s": {
             "before the engine": round(clock.imports_s, 3),
             **{name: round(seconds, 3) for name, seconds in clock.phases.items()},
         },
     }
+
+
+def kernel_cache(cached_before: int, compiled: int) -> str:
+    """What a start found in the kernel cache: "cold" nothing, "warm" all that it needed, else "partly warm".
+
+    Args:
+        cached_before: Kernels that lay there, of any model.
+        compiled: Kernels that the start added.
+    """
+    if not cached_before:
+        return "cold"
+    return "partly warm" if compiled else "warm"
 
 
 def build_report(
@@ -141,13 +153,15 @@ def table(report: Mapping[str, Any]) -> str:
         f"commit {report['commit'] or 'unknown'}",
         f"ceilings: copy {ceilings['copy_tb_per_s']:g} TB/s, {ceilings['matmul_dtype']} product "
         f"{ceilings['matmul_tflop_per_s']:g} TFLOP/s",
-        "",
     ]
-    if "cells" in report:
-        lines += _columns(
-            ["cell", "value", "unit", "bound", "share", "runs", "of"],
-            [_cell_row(name, cell) for name, cell in report["cells"].items()],
-        )
+    if report.get("cells"):
+        lines += [
+            "",
+            *_columns(
+                ["cell", "value", "unit", "bound", "share", "runs", "of"],
+                [_cell_row(name, cell) for name, cell in report["cells"].items()],
+            ),
+        ]
     if (host := report.get("host")) is not None:
         lines += [
             "",
@@ -168,24 +182,30 @@ def table(report: Mapping[str, Any]) -> str:
         lines += ["", f"start {start['value']:g} s{cache}: {phases}"]
     if "compiles_after_warm_up" in report:
         lines.append(f"compiles after warm-up: {report['compiles_after_warm_up']}")
+    noted = {**report.get("cells", {}), **report.get("steps", {})}
+    if notes := [f"{name}: {one['note']}" for name, one in noted.items() if "note" in one]:
+        lines += ["", *notes]
     return "\n".join(lines)
 
 
 def _cell_row(name: str, cell: Mapping[str, Any]) -> list[str]:
     share = cell["share"]
+    samples = [sample for sample in cell["samples"] if sample is not None]
     return [
         name,
-        f"{cell['value']:,.4g}" if cell["value"] < 1000 else f"{cell['value']:,.0f}",
+        _amount(cell["value"]),
         cell["unit"],
-        "-"
-        if cell["roof"] is None
-        else f"{cell['roof']:,.4g}"
-        if cell["roof"] < 1000
-        else f"{cell['roof']:,.0f}",
+        _amount(cell["roof"]),
         "-" if share is None else f"{100 * share:.1f} %",
-        f"{min(cell['samples']):,.4g} to {max(cell['samples']):,.4g}",
+        f"{min(samples):,.4g} to {max(samples):,.4g}" if samples else "-",
         str(len(cell["samples"])),
     ]
+
+
+def _amount(number: float | None) -> str:
+    if number is None:
+        return "-"
+    return f"{number:,.4g}" if number < 1000 else f"{number:,.0f}"
 
 
 def _profile_lines(step: str, profile: Mapping[str, Any]) -> list[str]:

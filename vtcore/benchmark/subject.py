@@ -6,7 +6,7 @@ Does not: time requests; it notes how long each part of the start took.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ from attrs import define, evolve, field, frozen
 
 from vtcore.benchmark.machine import count_kernels, process_age_s
 from vtcore.benchmark.roofline import ModelWork, model_work
+from vtcore.config.decision import Given
 from vtcore.config.engine_config import Origin
-from vtcore.errors import ConfigError
+from vtcore.errors import ConfigError, MemoryPlanError, VtcoreError
 from vtcore.llm import load_engine
 from vtcore.loader import plan_core
 from vtcore.request import SamplingParams
@@ -31,9 +32,35 @@ if TYPE_CHECKING:
 TOKEN_BUDGET = 8192
 """Tokens of a step, where none is given. Source: the method of docs/performance.md."""
 _BLOCK = 32
+_SMALL_SIZES: Mapping[str, Mapping[str, str]] = {
+    "latency": {
+        "--prompt-tokens": "32",
+        "--ttft-tokens": "32",
+        "--output-tokens": "9",
+        "--batch-sizes": "1,2",
+    },
+    "throughput": {"--prompt-tokens": "32", "--output-tokens": "9", "--clients": "1,2"},
+    "kernels": {"--context-tokens": "32", "--prefill-tokens": "32", "--batch-sizes": "1,2"},
+}
+"""Action -> sizes that a CPU runs in seconds; the method's are for a GPU."""
 METHOD = Origin("default", "the method of vtcore bench")
 _SETTLE = 4
 """Decode steps that run before any is looked at."""
+
+
+@frozen(kw_only=True)
+class Demand:
+    """Tokens of one request, and who asks for them.
+
+    Args:
+        who: The options with their values, as in "--prompt-tokens 8 and --output-tokens 5 are".
+        tokens: Prompt and output.
+        lower: Most tokens -> which option to lower; None where none would do.
+    """
+
+    who: str
+    tokens: int
+    lower: Callable[[int], str] | None = None
 
 
 @frozen(kw_only=True)
@@ -44,11 +71,63 @@ class Needs:
         batch: Requests at once, at most.
         batch_tokens: Prompt and output of each of them.
         longest: Tokens of the longest request.
+        batch_flag: The option that asks for `batch`.
+        demands: Whose the lengths are, for errors.
     """
 
     batch: int
     batch_tokens: int
     longest: int
+    batch_flag: str = "--batch-sizes"
+    demands: tuple[Demand, ...] = ()
+
+    def blocks(self, block_size: int) -> int:
+        """Of a cache that holds all of them."""
+        needed = [(self.batch, self.batch_tokens), (1, self.longest)]
+        return max(count * (-(-tokens // block_size) + 1) for count, tokens in needed)
+
+    def too_long(self, most: int, why: str, remedy: str) -> list[str]:
+        """A sentence for each demand of more tokens.
+
+        Args:
+            most: Tokens that a request may have.
+            why: Who says so.
+            remedy: Beside that of the demand; "" for none.
+        """
+        problems = []
+        for one in self.demands:
+            if one.tokens > most:
+                remedies = [text for text in ("" if one.lower is None else one.lower(most), remedy) if text]
+                what_to_do = ", or ".join(remedies) or "measure a model that takes more"
+                problems.append(f"{one.who} {one.tokens} tokens; {why}; {what_to_do}")
+        return problems
+
+
+def request_demand(prompt: int, output: int, least_output: int = 1) -> Demand:
+    """Of requests with --prompt-tokens and --output-tokens.
+
+    Args:
+        least_output: What --output-tokens may be lowered to.
+    """
+
+    def lower(most: int) -> str:
+        if output < most:
+            return f"lower --prompt-tokens to {most - output}"
+        if prompt + least_output <= most:
+            return f"lower --output-tokens to {most - prompt}"
+        return "lower --prompt-tokens and --output-tokens"
+
+    who = f"--prompt-tokens {prompt} and --output-tokens {output} are"
+    return Demand(who=who, tokens=prompt + output, lower=lower)
+
+
+def prompt_demand(flag: str, length: int) -> Demand:
+    """Of a prompt that is computed up to its first output token."""
+    return Demand(
+        who=f"{flag} {length} and one output token are",
+        tokens=length + 1,
+        lower=lambda most: f"lower {flag} to {most - 1}",
+    )
 
 
 @define
@@ -193,6 +272,17 @@ class Subject:
             )
 
 
+def smaller_sizes(action: str, typed: Collection[str]) -> str:
+    """Flags that make a run on a CPU short; none of those that the user gave.
+
+    Args:
+        action: "latency", "throughput" or "kernels".
+        typed: Destinations of flags.
+    """
+    sizes = {flag[2:].replace("-", "_"): f"{flag} {size}" for flag, size in _SMALL_SIZES[action].items()}
+    return " ".join(text for name, text in sizes.items() if name not in typed)
+
+
 def decoding_tokens(batch: int, context: int, steps: int, budget: int) -> int:
     """Tokens that no request of `Subject.decoding` ends before: the first ones decode beside late prompts."""
     return 2 * -(-batch * context // budget) + steps + 4 * _SETTLE
@@ -202,12 +292,21 @@ def load_subject(given: GivenOptions, needs: Needs) -> Subject:
     """Load the engine, with the method's settings where the user gave none.
 
     Raises:
+        ConfigError: The user's settings, the model or the caches cannot hold what is to be measured.
         VtcoreError: It cannot be loaded.
     """
-    given = with_method(given, needs)
+    asked = given
+    check_given(asked, needs)
+    given = with_method(asked, needs)
     cache_dir = given.environment.cache_dir
     clock = StartClock(process_age_s(), count_kernels(cache_dir))
-    engine = load_engine(given, on_event=clock.note)
+    try:
+        engine = load_engine(given, on_event=clock.note)
+    except (ConfigError, MemoryPlanError) as error:
+        # Only now, since a plan beforehand would count as a part of the start.
+        if problems := _explained(asked, needs):
+            raise ConfigError(*problems) from error
+        raise
     start_s = process_age_s()
     loaded = engine.loaded
     specs = [spec for pool in loaded.plan.pools for spec in pool.specs]
@@ -221,6 +320,50 @@ def load_subject(given: GivenOptions, needs: Needs) -> Subject:
         given.options.seed or 0,
         given,
     )
+
+
+def check_given(given: GivenOptions, needs: Needs) -> None:
+    """Refuse what the user's own settings rule out, before anything is loaded.
+
+    Raises:
+        ConfigError: Requests would be too long, or would not run at once.
+    """
+    problems: list[str] = []
+    seqs, length = given.options.max_num_seqs, given.options.max_model_len
+    if seqs is not None and seqs < needs.batch:
+        flag, where = needs.batch_flag, _where(given, "max_num_seqs")
+        problems.append(
+            f"{flag} {needs.batch} is above max_num_seqs={seqs}{where}, so that these requests would not run "
+            f"at once; lower {flag} to {seqs}, or raise max_num_seqs to {needs.batch}"
+        )
+    if isinstance(length, int):
+        why = f"max_model_len={length}{_where(given, 'max_model_len')} is less"
+        problems += needs.too_long(length, why, f"raise max_model_len to {needs.longest}")
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _explained(given: GivenOptions, needs: Needs) -> list[str]:
+    """Why the model or the caches cannot hold what is to be measured; nothing where they can."""
+    planned_as = with_method(given, needs)
+    options = evolve(planned_as.options, max_model_len=given.options.max_model_len)
+    try:
+        plan = plan_core(options, sources=planned_as.sources, environment=given.environment)
+    except VtcoreError:
+        return []
+    most = plan.plan.max_model_len
+    if plan.config.origins["model.max_model_len"].source != "memory plan":
+        return needs.too_long(most, f"the model takes {most}", "")
+    for name in ("num_blocks", "kv_cache_memory_bytes"):
+        if (value := getattr(given.options, name)) is not None:
+            blocks = f" to {needs.blocks(plan.config.cache.block_size)}" if name == "num_blocks" else ""
+            why = f"{name}={value}{_where(given, name)} holds {most}"
+            return needs.too_long(most, why, f"raise {name}{blocks}")
+    return []
+
+
+def _where(given: GivenOptions, name: str) -> str:
+    return Given(name, given.sources[name]).where
 
 
 def with_method(given: GivenOptions, needs: Needs) -> GivenOptions:
@@ -238,10 +381,9 @@ def with_method(given: GivenOptions, needs: Needs) -> GivenOptions:
     is_cpu = options.device == "cpu" or (options.device in (None, "auto") and not torch.cuda.is_available())
     if is_cpu and options.kv_cache_memory_bytes is None:
         # A CPU's default cache is small; a GPU's is all that is free.
-        block = options.block_size or _BLOCK
-        needed = [(needs.batch, needs.batch_tokens), (1, needs.longest)]
-        wanted["num_blocks"] = max(count * (-(-tokens // block) + 1) for count, tokens in needed)
-    added = {name: value for name, value in wanted.items() if getattr(options, name) is None}
+        wanted["num_blocks"] = needs.blocks(options.block_size or _BLOCK)
+    # "auto", which max_model_len may be, says what None says.
+    added = {name: value for name, value in wanted.items() if getattr(options, name) in (None, "auto")}
     return evolve(
         given,
         options=evolve(options, **added),

@@ -6,13 +6,12 @@ Does not: model arrivals; `vtcore simulate` does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from vtcore.benchmark.figures import Figure
-from vtcore.benchmark.subject import Needs
+from vtcore.benchmark.figures import Figure, Progress
+from vtcore.benchmark.subject import Demand, Needs, request_demand
 from vtcore.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -44,8 +43,18 @@ class ThroughputPlan:
     @property
     def needs(self) -> Needs:
         """What the engine must hold."""
-        tokens = max(self.prompt_tokens + self.output_tokens, _WARM_PROMPT + _WARM_OUTPUTS)
-        return Needs(batch=max(self.clients), batch_tokens=tokens, longest=tokens)
+        demands = (
+            request_demand(self.prompt_tokens, self.output_tokens),
+            Demand(who="warming up takes requests of", tokens=_WARM_PROMPT + _WARM_OUTPUTS),
+        )
+        tokens = max(one.tokens for one in demands)
+        return Needs(
+            batch=max(self.clients),
+            batch_tokens=tokens,
+            longest=tokens,
+            batch_flag="--clients",
+            demands=demands,
+        )
 
     def count(self, clients: int) -> int:
         """Requests of a cell."""
@@ -53,19 +62,21 @@ class ThroughputPlan:
 
 
 def measure_throughput(
-    subject: Subject, plan: ThroughputPlan, say: Callable[[str], object]
+    subject: Subject, plan: ThroughputPlan, progress: Progress
 ) -> dict[int, tuple[float, ...]]:
-    """Seconds of each repetition of each cell by its clients.
+    """Seconds of each repetition of each cell by its clients; after an interrupt, of those that were done.
 
-    Args:
-        say: Told of each cell as it is done.
+    Raises:
+        KeyboardInterrupt: None was done.
     """
     seconds: dict[int, tuple[float, ...]] = {}
-    for clients in plan.clients:
-        subject.run(subject.prompts(clients, _WARM_PROMPT), _WARM_OUTPUTS, plan.temperature)
-        seconds[clients] = tuple(_closed_loop(subject, plan, clients) for _ in range(plan.repeats))
-        rate = plan.count(clients) * plan.output_tokens / min(seconds[clients])
-        say(f"{clients} clients: {rate:.1f} output tokens/s")
+    with progress.interruptible():
+        for clients in plan.clients:
+            with progress.measuring([f"closed_c{clients}"]):
+                subject.run(subject.prompts(clients, _WARM_PROMPT), _WARM_OUTPUTS, plan.temperature)
+                seconds[clients] = tuple(_closed_loop(subject, plan, clients) for _ in range(plan.repeats))
+            rate = plan.count(clients) * plan.output_tokens / min(seconds[clients])
+            progress.say(f"{clients} clients: {rate:.1f} output tokens/s")
     return seconds
 
 

@@ -233,5 +233,6 @@ def _check_has_weights(where: object, names: Collection[str]) -> None:
     if ggufs:
         raise _gguf_error(f"{where}/{ggufs[0]}")
     raise IncompleteCheckpointError(
-        f"{where} has config.json but no *.safetensors; if it is a download that broke off, run it again"
+        f"{where} has config.json but no *.safetensors; if it is a download that broke off, run it again; or "
+        f"give load_format=dummy for random weights"
     )

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from vtcore.benchmark.figures import Progress
 from vtcore.cli.engine_flags import add_engine_flags, given_from_args, print_notes
+from vtcore.cli.interruption import interrupted_code, say_interrupted
 from vtcore.cli.own_stdout import others_print_to_stderr
 from vtcore.cli.terminal import say
 from vtcore.config.shown import shown
@@ -23,6 +25,7 @@ from vtcore.errors import HostError, UsageError
 
 if TYPE_CHECKING:
     from vtcore.benchmark.ceilings import MeasuredCeilings
+    from vtcore.benchmark.groups import GroupCount
     from vtcore.benchmark.subject import Needs, Subject
     from vtcore.config.layers import GivenOptions
 
@@ -145,27 +148,57 @@ def run(args: argparse.Namespace) -> int:
         args.model = os.path.dirname(args.model) or os.curdir
     given = given_from_args(args)
     print_notes(given)
+    _check_sizes(args)
+    if args.output not in (None, STDIO):
+        _check_place(args.output)
+    progress = Progress(say, say_interrupted, _num_cells(args))
+    measure = {"latency": _latency, "throughput": _throughput, "kernels": _kernels}[args.action]
+    try:
+        with others_print_to_stderr():
+            report = measure(args, given, progress)
+    except KeyboardInterrupt as error:
+        progress.interrupt(error)
+        return interrupted_code()
+    if progress.is_interrupted:
+        report["interrupted"] = {"cells_measured": progress.done, "cells": progress.total}
+    _show(args, report, progress)
+    return interrupted_code() if progress.is_interrupted else 0
 
-    from vtcore.benchmark.report import report_text, table
-    from vtcore.simulation.whole_file import check_place, write_whole
 
+def _check_sizes(args: argparse.Namespace) -> None:
     if args.action == "latency" and args.output_tokens < 2:
         raise UsageError("--output-tokens: 1 is below 2, and a rate needs a second token; raise it")
-    if args.output not in (None, STDIO):
-        with _writing():
-            check_place(args.output)
-    with others_print_to_stderr():
-        report = {"latency": _latency, "throughput": _throughput, "kernels": _kernels}[args.action](
-            args, given
+    if args.action == "throughput" and (clients := max(args.clients)) > (args.requests or clients):
+        raise UsageError(
+            f"--clients {clients} is above --requests {args.requests}, so that some would have no request; "
+            f"lower --clients to {args.requests}, or raise --requests to {clients}"
         )
-    print(report_text(report).rstrip("\n") if args.output == STDIO else table(report))
-    if args.output not in (None, STDIO):
-        with _writing():
-            write_whole(args.output, [report_text(report).encode()])
-    return 0
 
 
-def _latency(args: argparse.Namespace, given: GivenOptions) -> dict[str, Any]:
+def _num_cells(args: argparse.Namespace) -> int:
+    if args.action == "latency":
+        return len(args.ttft_tokens) + 2 * len(args.batch_sizes)
+    return len(args.clients if args.action == "throughput" else args.batch_sizes + args.prefill_tokens)
+
+
+def _show(args: argparse.Namespace, report: dict[str, Any], progress: Progress) -> None:
+    from vtcore.benchmark.report import report_text, table
+    from vtcore.simulation.whole_file import write_whole
+
+    if args.output == STDIO:
+        print(report_text(report).rstrip("\n"))
+    else:
+        print(table(report))
+    if args.output in (None, STDIO):
+        return
+    path = args.output + (".partial" if progress.is_interrupted else "")
+    with _writing():
+        write_whole(path, [report_text(report).encode()])
+    if progress.is_interrupted:
+        say(f"what was measured is in {path}")
+
+
+def _latency(args: argparse.Namespace, given: GivenOptions, progress: Progress) -> dict[str, Any]:
     from vtcore.benchmark.groups import count_groups, with_routing
     from vtcore.benchmark.latency import LatencyPlan, latency_figures, measure_latency
     from vtcore.benchmark.report import cells_json, start_json
@@ -180,11 +213,14 @@ def _latency(args: argparse.Namespace, given: GivenOptions) -> dict[str, Any]:
         cell_seconds=args.cell_seconds,
     )
     given = with_routing(given, args.routing)
-    with _subject(given, plan.needs) as (subject, finish):
-        measured = measure_latency(subject, plan, say)
+    groups: dict[int, GroupCount] = {}
+    with _subject(args, progress, given, plan.needs) as (subject, finish):
+        measured = measure_latency(subject, plan, progress)
         start, ops = start_json(subject), subject.engine.loaded.arch.ops()
         about, ceilings, compiles = finish()
-        groups = count_groups(given, ops, args.routing, plan.batches, say)
+        with progress.interruptible():
+            batches = () if progress.is_interrupted else plan.batches
+            groups = count_groups(given, ops, args.routing, batches, say)
         distinct = {batch: one.distinct for batch, one in groups.items()}
         figures = latency_figures(subject, plan, measured, ceilings.ceilings, distinct)
     results = {
@@ -200,7 +236,7 @@ def _latency(args: argparse.Namespace, given: GivenOptions) -> dict[str, Any]:
     return _report(args, about, ceilings, results)
 
 
-def _throughput(args: argparse.Namespace, given: GivenOptions) -> dict[str, Any]:
+def _throughput(args: argparse.Namespace, given: GivenOptions, progress: Progress) -> dict[str, Any]:
     from vtcore.benchmark.groups import with_routing
     from vtcore.benchmark.report import cells_json
     from vtcore.benchmark.throughput import ThroughputPlan, measure_throughput, throughput_figures
@@ -213,8 +249,8 @@ def _throughput(args: argparse.Namespace, given: GivenOptions) -> dict[str, Any]
         temperature=args.temperature,
         repeats=args.repeats,
     )
-    with _subject(with_routing(given, args.routing), plan.needs) as (subject, finish):
-        seconds = measure_throughput(subject, plan, say)
+    with _subject(args, progress, with_routing(given, args.routing), plan.needs) as (subject, finish):
+        seconds = measure_throughput(subject, plan, progress)
         about, ceilings, compiles = finish()
         figures = throughput_figures(subject, plan, seconds, ceilings.ceilings)
     results = {
@@ -227,7 +263,7 @@ def _throughput(args: argparse.Namespace, given: GivenOptions) -> dict[str, Any]
     return _report(args, about, ceilings, results)
 
 
-def _kernels(args: argparse.Namespace, given: GivenOptions) -> dict[str, Any]:
+def _kernels(args: argparse.Namespace, given: GivenOptions, progress: Progress) -> dict[str, Any]:
     from vtcore.benchmark.groups import with_routing
     from vtcore.benchmark.kernels import KernelPlan, kernel_ops, profile_steps, roof_us
     from vtcore.benchmark.subject import TOKEN_BUDGET
@@ -237,9 +273,9 @@ def _kernels(args: argparse.Namespace, given: GivenOptions) -> dict[str, Any]:
     )
     given = with_routing(given, args.routing)
     budget = given.options.max_num_batched_tokens or TOKEN_BUDGET
-    with _subject(given, plan.needs(budget)) as (subject, finish):
+    with _subject(args, progress, given, plan.needs(budget)) as (subject, finish):
         planned = subject.plan_again() if subject.is_gpu else None
-        profiles = profile_steps(subject, plan, planned, say)
+        profiles = profile_steps(subject, plan, planned, progress)
         about, ceilings, compiles = finish()
         steps = {
             name: one.as_json(roof_us(subject, plan, one, ceilings.ceilings), kernel_ops(sys.modules))
@@ -259,12 +295,14 @@ Finish = Callable[[], "tuple[dict[str, Any], MeasuredCeilings, int]"]
 
 
 @contextmanager
-def _subject(given: GivenOptions, needs: Needs) -> Iterator[tuple[Subject, Finish]]:
+def _subject(
+    args: argparse.Namespace, progress: Progress, given: GivenOptions, needs: Needs
+) -> Iterator[tuple[Subject, Finish]]:
     import torch
 
     from vtcore.benchmark.ceilings import measure_ceilings
     from vtcore.benchmark.report import about_subject
-    from vtcore.benchmark.subject import load_subject
+    from vtcore.benchmark.subject import load_subject, smaller_sizes
     from vtcore.ops.compile_count import num_compiles, start_counting
 
     subject = load_subject(given, needs)
@@ -272,15 +310,22 @@ def _subject(given: GivenOptions, needs: Needs) -> Iterator[tuple[Subject, Finis
         start_counting()
     before = num_compiles()
     say(f"loaded {subject.start_s:.1f} s after the start of the process, on {subject.device}")
+    if not subject.is_gpu and (smaller := smaller_sizes(args.action, args.typed_flags)):
+        say(f"the default sizes are for a GPU; on a CPU this is quicker: {smaller}")
 
     def finish() -> tuple[dict[str, Any], MeasuredCeilings, int]:
         compiles = num_compiles() - before
         about = about_subject(subject)
-        device, dtype = subject.device, about["config"]["model.dtype"]["value"]
+        device, dtype = subject.device, getattr(torch, about["config"]["model.dtype"]["value"])
         # Closed first: a GPU's memory is full while an engine lives.
         subject.engine.close()
         gc.collect()
-        return about, measure_ceilings(device, getattr(torch, dtype)), compiles
+        say("measuring what the device can do ...")
+        ceilings: MeasuredCeilings | None = None
+        with progress.interruptible():
+            ceilings = measure_ceilings(device, dtype)
+        # After an interrupt once more: without ceilings there is no report.
+        return about, ceilings or measure_ceilings(device, dtype), compiles
 
     try:
         yield subject, finish
@@ -299,6 +344,15 @@ def _report(
 
     commit = args.commit or read_commit(Path(vtcore.__file__).parent)
     return build_report(args.action, sys.argv, commit, about, ceilings, results)
+
+
+def _check_place(path: str) -> None:
+    from vtcore.simulation.whole_file import check_place
+
+    if (folder := os.path.dirname(path)) and not os.path.exists(folder):
+        raise HostError(f"--output: the folder {folder} does not exist; make it or give another")
+    with _writing():
+        check_place(path)
 
 
 @contextmanager

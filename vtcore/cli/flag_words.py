@@ -34,7 +34,8 @@ _LEVEL = re.compile(r"-O=?(\d)")
 _PATH = re.compile(r"\$\.(\w+)")
 _LINE = re.compile(r"\S[^$]*?:(\d+: | \$\.)")
 _SETTING = re.compile(r"(?<![\w.\[$'\"-])([a-z][a-z_]*)=(\{[^{}]*\}|[^\s,;:()]*[^\s,;:().])")
-_REMEDY = re.compile(r"\b((?:raise|lower|without|largest|with|no|or|and) )([a-z]+(?:_[a-z]+)+)\b(?![\[.=])")
+_NAME = r"[a-z]+(?:_[a-z]+)+\b(?![\[.=])"
+_REMEDY = re.compile(rf"\b((?:raise|lower|set|without|largest|with|no|or|and) )({_NAME}(?:, {_NAME})*)")
 _SHORT: Mapping[str, str] = {
     short: "--" + flag.name.replace("_", "-") for flag in VLLM_FLAGS.values() for short in flag.short
 }
@@ -158,7 +159,9 @@ def settings_as_flags(problem: str, flags: Mapping[str, str]) -> str:
     if _LINE.match(problem):
         return problem
     problem = _SETTING.sub(lambda found: _as_flag(found, flags), problem)
-    return _REMEDY.sub(lambda found: found[1] + flags.get(found[2], found[2]), problem)
+    return _REMEDY.sub(
+        lambda found: found[1] + ", ".join(flags.get(name, name) for name in found[2].split(", ")), problem
+    )
 
 
 def _as_flag(found: re.Match[str], flags: Mapping[str, str]) -> str:

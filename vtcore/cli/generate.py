@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from vtcore.cli.batch_input import STDIO
 from vtcore.cli.engine_flags import add_engine_flags, print_notes
 from vtcore.cli.handling_flags import add_handling_flags, handling_from_args
+from vtcore.cli.interruption import say_interrupted
 from vtcore.cli.own_stdout import others_print_to_stderr
 from vtcore.cli.sampling_flags import (
     add_sampling_flags,
@@ -81,11 +82,9 @@ def run(args: argparse.Namespace) -> int:
     handling = handling_from_args(args)
     _check_what_is_shown(args, given, options)
     print_notes(options)
-
-    from vtcore.llm import load_engine
-
     if args.input is not None:
         from vtcore.cli.generate_batch import run_batch
+        from vtcore.llm import load_engine
 
         return run_batch(
             args.input,
@@ -98,6 +97,23 @@ def run(args: argparse.Namespace) -> int:
             load=partial(load_engine, options),
             report=_report,
         )
+    try:
+        _answer(args, prompt, given, handling, options)
+    except KeyboardInterrupt as interrupt:
+        return say_interrupted(interrupt)
+    return 0
+
+
+def _answer(
+    args: argparse.Namespace,
+    prompt: Any,
+    given: Mapping[str, Any],
+    handling: Handling,
+    options: GivenOptions,
+) -> None:
+    """Load, and generate for one prompt."""
+    from vtcore.llm import load_engine
+
     with others_print_to_stderr():
         engine = load_engine(options)
     try:
@@ -109,7 +125,6 @@ def run(args: argparse.Namespace) -> int:
         _report(engine, num_tokens, time.monotonic() - start)
     finally:
         engine.close()
-    return 0
 
 
 def _check_what_is_shown(args: argparse.Namespace, given: Mapping[str, Any], options: GivenOptions) -> None:

@@ -1,16 +1,20 @@
 """SIGTERM ends a command as Ctrl-C does, so that what is finished is kept and said, with another exit code.
 
+A `KeyboardInterrupt` may carry a text: what of the work is kept.
+
 Does not: act outside the main thread, or where the program handles SIGTERM itself.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from vtcore.cli.terminal import say
 from vtcore.engine.interrupts import interrupt
 
 EXIT_INTERRUPTED = 130
@@ -29,6 +33,23 @@ def is_terminated() -> bool:
 def interrupted_code() -> int:
     """The exit code for the `KeyboardInterrupt` at hand."""
     return EXIT_TERMINATED if is_terminated() else EXIT_INTERRUPTED
+
+
+def say_interrupted(error: KeyboardInterrupt, kept: str = "") -> int:
+    """Say that the command was interrupted, on a line of its own.
+
+    Args:
+        error: The one at hand.
+        kept: What of the work is kept, where `error` does not say it.
+
+    Returns:
+        The exit code.
+    """
+    text = str(error) or kept
+    # At a terminal the cursor stands behind the `^C` that it shows, or behind the text made so far.
+    begin = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
+    say(f"{begin}interrupted: {text}" if text else f"{begin}interrupted")
+    return interrupted_code()
 
 
 @contextmanager

@@ -17,8 +17,10 @@ import torch
 from vtcore.checked_arch import CheckedArch, naming_arch
 from vtcore.checkpoint.json_file import read_json_object
 from vtcore.checkpoint.random_weights import random_tensors
+from vtcore.checkpoint.staged_folder import STAGING_PREFIX, staged_folder
 from vtcore.checkpoint.writer import write_json, write_shards
 from vtcore.cli.engine_flags import add_plugin_flags, given_from_args
+from vtcore.cli.interruption import say_interrupted
 from vtcore.errors import ConfigError, HostError, PluginError, VtcoreError
 from vtcore.interfaces.model_arch import ModelArch
 from vtcore.interfaces.registry_entries import ArchEntry
@@ -36,6 +38,7 @@ _DEFAULT_TOKENIZER_VOCAB = 4096
 # Releases pad the embedding beyond the tokenizer, so rows exist without a token. Source: Qwen3.5 config.json.
 _VOCAB_MULTIPLE = 64
 _NUM_SHARDS = 2
+_CONFIG_FILE = "config.json"
 _CONFIG_ONLY_VOCAB = 512
 """Rows of the embedding where a small config is written without a tokenizer."""
 
@@ -64,6 +67,7 @@ def make_checkpoint(
     Raises:
         ConfigError: Unknown arch or size, bad seed, or `out` holds something else.
         HostError: `out` cannot be written.
+        KeyboardInterrupt: Ctrl-C; `out` is as it was, unless the text says that it is whole.
     """
     if not 0 <= seed < 2**63:
         raise ConfigError(f"--seed must be in [0, 2**63), got {seed}")
@@ -71,18 +75,15 @@ def make_checkpoint(
     registered = _find_arch(arch_name, registry)
     # The size is judged before the tokenizer is trained, which takes longest.
     _config_of(registered, registry, size, _VOCAB_MULTIPLE)
-    with _writing(out):
-        _prepare(out, force)
-    tokenizer = train_tokenizer(_TOKENIZER_VOCAB.get(size, _DEFAULT_TOKENIZER_VOCAB))
-    padded = (tokenizer.vocab_size // _VOCAB_MULTIPLE + 1) * _VOCAB_MULTIPLE
-    config = _with_core_keys(_config_of(registered, registry, size, padded), tokenizer)
-    arch = CheckedArch(registry.make_arch(registered, config), str(registered))
-    tensors = random_tensors(arch, seed, torch.bfloat16)
-    with _writing(out), naming_arch(str(registered)):
-        num_bytes = write_shards(out, tensors, _NUM_SHARDS)
-        _write_tokenizer(out, tokenizer)
-        # Last, so that a broken-off directory is never taken for a checkpoint.
-        write_json(out / "config.json", config)
+    with _writing(out, force) as staging:
+        tokenizer = train_tokenizer(_TOKENIZER_VOCAB.get(size, _DEFAULT_TOKENIZER_VOCAB))
+        padded = (tokenizer.vocab_size // _VOCAB_MULTIPLE + 1) * _VOCAB_MULTIPLE
+        config = _with_core_keys(_config_of(registered, registry, size, padded), tokenizer)
+        arch = CheckedArch(registry.make_arch(registered, config), str(registered))
+        with naming_arch(str(registered)):
+            num_bytes = write_shards(staging, random_tensors(arch, seed, torch.bfloat16), _NUM_SHARDS)
+        _write_tokenizer(staging, tokenizer)
+        write_json(staging / _CONFIG_FILE, config)
     return num_bytes // torch.bfloat16.itemsize
 
 
@@ -109,9 +110,8 @@ def make_config(
             config = _config_of(registered, registry, size, _CONFIG_ONLY_VOCAB)
         except ConfigError as error:
             raise ConfigError(f"{error}; {config}") from error
-    with _writing(out):
-        _prepare(out, force)
-        write_json(out / "config.json", {**config, RANDOM_WEIGHTS_KEY: True})
+    with _writing(out, force) as staging:
+        write_json(staging / _CONFIG_FILE, {**config, RANDOM_WEIGHTS_KEY: True})
 
 
 def _published(
@@ -153,15 +153,22 @@ def needs_stdout(args: argparse.Namespace) -> bool:
 
 def run(args: argparse.Namespace) -> int:
     """Run the parsed command; returns the exit code."""
+    try:
+        _write(args)
+    except KeyboardInterrupt as interrupt:
+        return say_interrupted(interrupt, "nothing was written")
+    return 0
+
+
+def _write(args: argparse.Namespace) -> None:
     given = given_from_args(args)
     registry = registry_for(given.options, given.environment)
     if args.config_only:
         make_config(args.arch, args.size, args.out, registry, args.force)
         print(f"{args.out}: {args.arch} {args.size}, config.json alone")
-        return 0
+        return
     count = make_checkpoint(args.arch, args.size, args.out, args.seed, registry, args.force)
     print(f"{args.out}: {args.arch} {args.size}, {count:,} random parameters, bfloat16, seed {args.seed}")
-    return 0
 
 
 def _find_arch(name: str, registry: PluginRegistry) -> Registered[ArchEntry]:
@@ -211,24 +218,30 @@ def _asked(
 
 
 @contextmanager
-def _writing(out: Path) -> Iterator[None]:
+def _writing(out: Path, force: bool) -> Iterator[Path]:
+    """Give a folder to write to, whose files become those of `out` when all are whole."""
     try:
-        yield
+        _check_out(out, force)
+        # Last, so that a broken-off directory is never taken for a checkpoint.
+        with staged_folder(out, last=_CONFIG_FILE) as staging:
+            yield staging
     except OSError as error:
+        where = str(error.filename or out)
+        # The hidden folder is none of the user's words.
+        place = out if STAGING_PREFIX in where else where
         raise HostError(
-            f"OUT: {error.filename or out} cannot be written: {error.strerror or error}; mend that or give "
-            f"another directory"
+            f"OUT: {place} cannot be written: {error.strerror or error}; mend that or give another directory"
         ) from error
 
 
 _OWN_FILE = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json"
-    r"|chat_template\.jinja|model-\d+-of-\d+\.safetensors"
+    rf"|chat_template\.jinja|model-\d+-of-\d+\.safetensors|{re.escape(STAGING_PREFIX)}\w+"
 )
 """What this command writes, and so may overwrite."""
 
 
-def _prepare(out: Path, force: bool) -> None:
+def _check_out(out: Path, force: bool) -> None:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"OUT: {out} is a file; give a directory")
     if out.is_dir() and any(out.iterdir()):
@@ -238,15 +251,12 @@ def _prepare(out: Path, force: bool) -> None:
             raise ConfigError(
                 f"OUT: {out} holds {strange[0]}, which is no part of a checkpoint; give another directory"
             )
-        config_path = out / "config.json"
-        if config_path.is_file():
-            if read_json_object(config_path).get(RANDOM_WEIGHTS_KEY) is not True:
-                raise ConfigError(
-                    f"OUT: {out} holds a real checkpoint, which --force does not overwrite; give another "
-                    f"directory"
-                )
-            config_path.unlink()
-    out.mkdir(parents=True, exist_ok=True)
+        config_path = out / _CONFIG_FILE
+        if config_path.is_file() and read_json_object(config_path).get(RANDOM_WEIGHTS_KEY) is not True:
+            raise ConfigError(
+                f"OUT: {out} holds a real checkpoint, which --force does not overwrite; give another "
+                f"directory"
+            )
 
 
 def _with_core_keys(config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:

@@ -83,6 +83,21 @@ def _own_errors() -> Iterator[None]:
         ) from error
 
 
+class _StartLines(logging.Handler):
+    """Shows what a GPU's start did: it takes seconds, and the captured sizes are nowhere else."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.format(record), flush=True)
+
+
+def _show_start() -> None:
+    log = logging.getLogger("vtcore.gpu_start")
+    if not logging.getLogger().handlers and not log.handlers:
+        log.addHandler(_StartLines())
+        log.setLevel(logging.INFO)
+        log.propagate = False
+
+
 @contextmanager
 def guarded_output() -> Iterator[None]:
     """Inside, `sys.stdout` and log lines escape at a terminal; at the end all of stdout has been written.
@@ -92,6 +107,7 @@ def guarded_output() -> Iterator[None]:
         BrokenPipeError: Its reader went away.
     """
     stream = sys.stdout
+    _show_start()
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_LogLines())
     for descriptor, end in ((_STDOUT, stream), (_STDERR, sys.stderr)):

@@ -20,6 +20,7 @@ from vtcore.engine.queueing import CheckedRequest as CheckedRequest
 from vtcore.engine.queueing import RequestMaker
 from vtcore.engine.sampling_defaults import SamplingDefaults, combine_sampling_defaults
 from vtcore.errors import EngineClosedError, EngineError, RequestError
+from vtcore.ops.compile_count import num_late
 from vtcore.outputs import RequestOutput
 from vtcore.request import Prompt, SamplingParams
 from vtcore.request_handling import NO_HANDLING, Handling
@@ -298,6 +299,7 @@ class Engine:
             "policy_breaches": self._core.scheduler.policy.breaches,
             "kv_cache_spec_breaches": self._core.scheduler.memory.guard.breaches,
             "illegal_drafts": self.loaded.runner.num_illegal_drafts,
+            "late_kernels": num_late(),
         }
 
     def _num_nan_rows(self) -> int:

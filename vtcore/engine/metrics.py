@@ -67,6 +67,10 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
         "vtcore_kv_cache_spec_breaches_total",
         "Answers of KV-cache specs that could not be used.",
     ),
+    "late_kernels": (
+        "vtcore_late_kernels_total",
+        "Kernels that this process made ready while an engine served; a step waited for each.",
+    ),
     "illegal_drafts": ("vtcore_illegal_drafts_total", "Drafts of the drafter that were no legal token id."),
 }
 """Key of `Engine.stats` -> (name, help)."""

@@ -88,7 +88,7 @@ class ModelRunner:
         # torch's current GPU is a thread's own, and steps may run in another thread than the start.
         self._gpu = torch.device(device).index if device.startswith("cuda:") else None
         self.graphs: StepGraphs | None = None
-        self.timer: StepTimer | None = None
+        self.timer = StepTimer()
         self._model = model
         self._drafter = drafter
         self._staging = Staging(device)
@@ -143,8 +143,6 @@ class ModelRunner:
     def forward(self, batch: ScheduledBatch) -> None:
         """Apply the batch's deltas, inits and copies, in that order, and run the model."""
         self._choose_gpu()
-        if self.timer is not None:
-            self.timer.begin()
         captured = None if self.graphs is None else self.graphs.find(batch)
         upload = self._staging.begin()
         apply = self.tables.stage(batch.deltas, batch.inits, upload)
@@ -157,6 +155,7 @@ class ModelRunner:
         copy_before = self._copies.stage(batch.before, upload)
         copy_after = self._copies.stage(batch.after, upload)
         sent = upload.send()
+        self.timer.forward_begins()
         apply(sent)
         for init in batch.inits:
             self.params.set(init.row, init.params, init.prompt_len)
@@ -184,6 +183,7 @@ class ModelRunner:
             partial(copy_after, sent),
             drafter_reads or self.params.needs_history(table_rows),
         )
+        self.timer.mark()
 
     @torch.inference_mode()
     def sample(
@@ -197,6 +197,7 @@ class ModelRunner:
             stays: Whether the step may be sampled once more, which only a step of null rows can be.
         """
         self._choose_gpu()
+        self.timer.mark()
         launched = self._launched[step] if stays else self._launched.pop(step)
         batch, captured = launched.batch, launched.captured
         can_replay = captured is not None and captured.can_sample and not launched.uses_history
@@ -221,8 +222,7 @@ class ModelRunner:
             assert output is not None
             self._start_forks(launched, output.ids_N[-len(batch.forks) :])
         sampled = SampledStep(batch, computed_B, emitted_U, output, drafts_BK, prompt, kept_C)
-        if self.timer is not None:
-            self.timer.end()
+        self.timer.mark()
         return sampled
 
     def _sample_captured(

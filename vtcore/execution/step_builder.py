@@ -88,12 +88,13 @@ class StepBuilder:
             inits.
         """
         uniform, query = len(batch.uniform), 1 + batch.num_drafts_in
+        has_null = not all(batch.uniform)
         rows = upload.add([*batch.uniform, *(p.row for p in batch.prefill)])
         if not batch.prefill:
-            return lambda sent: self.uniform(sent[rows], batch.num_drafts_in, batch.max_context)
+            return lambda sent: self.uniform(sent[rows], batch.num_drafts_in, batch.max_context, has_null)
         spans, offset = [], uniform * query
         for index, row in enumerate(batch.prefill, start=uniform):
-            spans.append(PrefillSpan(index, offset, len(row.ids), row.start))
+            spans.append(PrefillSpan(index, offset, len(row.ids), row.start, row.row == 0))
             offset += len(row.ids)
         lengths = [span.length for span in spans]
         ids = upload.add(np.concatenate([np.array(p.ids, np.int64) for p in batch.prefill]))
@@ -104,16 +105,19 @@ class StepBuilder:
 
         def build(sent: Sequence[Tensor]) -> PreparedStep:
             prefill = _Prefill(tuple(spans), sent[ids], sent[positions], sent[row_of], sent[starts])
-            return self._build(sent[rows], uniform, batch.num_drafts_in, batch.max_context, prefill)
+            return self._build(sent[rows], uniform, batch.num_drafts_in, batch.max_context, prefill, has_null)
 
         return build
 
-    def uniform(self, rows_B: Tensor, num_drafts_in: int, max_context: int) -> PreparedStep:
+    def uniform(
+        self, rows_B: Tensor, num_drafts_in: int, max_context: int, has_null: bool = True
+    ) -> PreparedStep:
         """Prepare a step of uniform rows only; launches kernels but copies nothing from the host.
 
         Args:
             rows_B: Table rows; 0 for padding.
             max_context: As in `ScheduledBatch`.
+            has_null: Whether some row may be padding.
         """
         count, query = rows_B.shape[0], 1 + num_drafts_in
         starts_X = self._index_X[: count + 1]
@@ -122,11 +126,17 @@ class StepBuilder:
             starts_X, row_of_T = starts_X * query, row_of_T.repeat_interleave(query)
         none = rows_B[:0]
         return self._build(
-            rows_B, count, num_drafts_in, max_context, _Prefill((), none, none, row_of_T, starts_X)
+            rows_B, count, num_drafts_in, max_context, _Prefill((), none, none, row_of_T, starts_X), has_null
         )
 
     def _build(
-        self, rows_B: Tensor, uniform: int, num_drafts_in: int, max_context: int, prefill: _Prefill
+        self,
+        rows_B: Tensor,
+        uniform: int,
+        num_drafts_in: int,
+        max_context: int,
+        prefill: _Prefill,
+        has_null: bool,
     ) -> PreparedStep:
         tables, query = self._tables, 1 + num_drafts_in
         drafts_UK = tables.drafts[:, :num_drafts_in].index_select(0, rows_B[:uniform])
@@ -143,15 +153,16 @@ class StepBuilder:
         if prefill.spans:
             ids_T = torch.cat((ids_T, prefill.ids))
             positions_T = torch.cat((positions_T, prefill.positions))
-        shortest, writes_T = query, None
-        if query > 1 and uniform and self._on_host:
-            shortest = int(query_lens_B[:uniform].min())
-            if shortest < 1:
-                raise EngineError("a row at its limit was launched")
-            if shortest < query:
-                writes_T = _valid_tokens(query_lens_B[:uniform], query, ids_T.shape[0])
-        elif query > 1:
-            shortest = 0
+        shortest, writes_T = (query if self._on_host else 0), None
+        if self._on_host:
+            has_null_span = any(span.is_null for span in prefill.spans)
+            if uniform and (query > 1 or has_null):
+                lens_U = query_lens_B[:uniform]
+                shortest = int(lens_U.min())
+                if shortest < 1 and bool(((lens_U < 1) & (rows_B[:uniform] > 0)).any()):
+                    raise EngineError("a row at its limit was launched")
+            if shortest < query or has_null_span:
+                writes_T = _valid_tokens(query_lens_B[:uniform], query, ids_T.shape[0], prefill.spans)
 
         def paged(index: int, pool: PoolPlan) -> PagedPool:
             table, size = tables.block_tables[index], self._plan.block_size
@@ -194,8 +205,12 @@ class StepBuilder:
         return PreparedStep(inputs, rows_B, drafts_UK, num_illegal)
 
 
-def _valid_tokens(lens_U: Tensor, query: int, num_tokens: int) -> Tensor:
-    """Indices of the tokens that write: all but those of queries cut short."""
+def _valid_tokens(lens_U: Tensor, query: int, num_tokens: int, spans: Sequence[PrefillSpan]) -> Tensor:
+    """Indices of the tokens that write: all but those of cut queries and of rows that stand for none."""
     valid_UQ = torch.arange(query, device=lens_U.device) < lens_U.unsqueeze(1)
     tail = torch.ones(num_tokens - valid_UQ.numel(), dtype=torch.bool, device=lens_U.device)
+    for span in spans:
+        if span.is_null:
+            first = span.offset - valid_UQ.numel()
+            tail[first : first + span.length] = False
     return torch.cat((valid_UQ.reshape(-1), tail)).nonzero().squeeze(1)

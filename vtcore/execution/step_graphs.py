@@ -38,8 +38,8 @@ class CaptureError(Exception):
 def batch_buckets(max_num_seqs: int) -> tuple[int, ...]:
     """Rows of the captured steps, ascending; the last is `max_num_seqs`.
 
-    Small steps are padded by a third at most, from 32 on by fewer than 32 rows: a row costs most where there
-    are few. Source: the set of vLLM's default cudagraph_capture_sizes, thinned.
+    A step is padded to less than twice its rows, and by fewer than 32: a row costs most where there are
+    few. Source: the set of vLLM's default cudagraph_capture_sizes, thinned.
     """
     sizes = [1, 2, 4, 8, 16, 24, 32, 48, 64, *range(96, max_num_seqs, 32)]
     return (*(size for size in sizes if size < max_num_seqs), max_num_seqs)
@@ -151,7 +151,10 @@ class StepGraphs:
 
         Raises:
             CaptureError: Something in the step waits for the device.
+            torch.OutOfMemoryError: They do not fit beside the caches.
         """
+        # A capture frees what torch holds unused; freed before, it is not taken for room that graphs left.
+        torch.cuda.empty_cache()
         started, free = time.monotonic(), torch.cuda.mem_get_info(self._device)[0]
         pool = torch.cuda.graph_pool_handle()
         stream = torch.cuda.Stream(self._device)
@@ -161,6 +164,9 @@ class StepGraphs:
                 for k in self._captured_k:
                     for size in reversed(self._sizes):
                         self._steps[size, k] = self._capture(size, k, pool, stream)
+        except torch.OutOfMemoryError:
+            self._steps.clear()
+            raise
         except (RuntimeError, EngineError) as error:
             self._steps.clear()
             torch.cuda.synchronize(self._device)

@@ -1,6 +1,6 @@
 """How long the device works on each step, and how long it waits between two: for benchmarks.
 
-Does not: run unless a benchmark asks; each step then costs two events.
+Does not: run unless a benchmark asks; each step then costs four events.
 """
 
 from __future__ import annotations
@@ -8,14 +8,18 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
+_EVENTS = 4
+"""Of a whole step: around its forward, and around its sampling."""
+
 
 @frozen
 class StepTimes:
     """One step on the device's clock.
 
     Args:
-        busy_us: From its first upload to its last kernel.
-        gap_us: From the step before to its first upload; what the host did not hide. 0 for the first.
+        busy_us: Of its forward and of its sampling, each from the first kernel after the upload to the last.
+        gap_us: The rest since the step before: the upload, and what the host did not hide. 0 for the first
+            step.
     """
 
     busy_us: float
@@ -23,31 +27,42 @@ class StepTimes:
 
 
 class StepTimer:
-    """Records an event at both ends of every step on the current stream of a GPU."""
+    """Records events around the forward and the sampling of every step on the current stream of a GPU.
+
+    Attributes:
+        is_on: Whether it does; at first not.
+    """
 
     def __init__(self) -> None:
-        self._begun: list[torch.cuda.Event] = []
-        self._ended: list[torch.cuda.Event] = []
+        self.is_on = False
+        self._events: list[list[torch.cuda.Event]] = []
 
-    def begin(self) -> None:
-        """A step's forward is about to be launched."""
-        self._begun.append(self._record())
+    def forward_begins(self) -> None:
+        """A step's upload has been launched, its forward has not."""
+        if self.is_on:
+            self._events.append([self._record()])
 
-    def end(self) -> None:
-        """All of a step has been launched."""
-        self._ended.append(self._record())
+    def mark(self) -> None:
+        """The forward has been launched; then: the sampling begins; then: all has been launched."""
+        if self.is_on and self._events:
+            self._events[-1].append(self._record())
 
     def take(self) -> list[StepTimes]:
         """Times of all whole steps so far, which are forgotten; waits for the device."""
         torch.cuda.synchronize()
         times = []
         before: torch.cuda.Event | None = None
-        for begun, ended in zip(self._begun, self._ended, strict=False):
-            gap = 0.0 if before is None else max(0.0, before.elapsed_time(begun))
-            times.append(StepTimes(1e3 * begun.elapsed_time(ended), 1e3 * gap))
+        for step in self._events:
+            if len(step) < _EVENTS:
+                continue
+            begun, forwarded, sampling, ended = step
+            busy = begun.elapsed_time(forwarded) + sampling.elapsed_time(ended)
+            gap = 0.0
+            if before is not None:
+                gap = max(0.0, before.elapsed_time(begun)) + forwarded.elapsed_time(sampling)
+            times.append(StepTimes(1e3 * busy, 1e3 * gap))
             before = ended
-        self._begun.clear()
-        self._ended.clear()
+        self._events.clear()
         return times
 
     def _record(self) -> torch.cuda.Event:

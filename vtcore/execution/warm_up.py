@@ -38,7 +38,7 @@ def largest_batches(max_num_seqs: int, budget: int, max_model_len: int, k_max: i
     whole, rest = divmod(budget, max_model_len)
     few = [max_model_len] * whole + [rest] * bool(rest)
     rows = min(max_num_seqs, budget)
-    many = [budget // rows] * rows
+    many = [min(budget // rows, max_model_len)] * rows
     fitting = min(max_num_seqs, max(1, budget // (1 + k_max)))
     return [null_batch(fitting, k_max), null_batch(0, 0, few[:max_num_seqs]), null_batch(0, 0, many)]
 

@@ -14,7 +14,6 @@ from vtcore.host.cache_dir import check_kernel_folder, prepare_cache_dir
 from vtcore.host.check import Check
 from vtcore.host.facts import read_compiler
 from vtcore.host.gpu_memory import GpuMemory, read_gpu_memory
-from vtcore.host.installed import pip_command
 from vtcore.host.requirements import installed_version
 from vtcore.host.verdicts import compiler_checks, gib, triton_check
 
@@ -26,6 +25,8 @@ _HOLDERS_SHOWN = 4
 def prepare_kernel_cache(cache_dir: Path) -> None:
     """Make the folder of compiled kernels and have Triton use it; whoever compiles calls it first.
 
+    Warns of a Triton of another version than kernels are tested with.
+
     Raises:
         HostError: The folder, or the one that TRITON_CACHE_DIR names, cannot be written, or Triton is not
             installed.
@@ -36,7 +37,9 @@ def prepare_kernel_cache(cache_dir: Path) -> None:
     check_kernel_folder(Path(folder))
     check = triton_check(installed_version("triton"), True)
     if check.status == "error":
-        raise HostError(f"{check.message}; {pip_command('install', 'triton')}")
+        raise HostError(f"{check.message}; {check.remedy}")
+    if check.status != "ok":
+        _log.warning("%s; %s", check.message, check.remedy)
 
 
 def prepare_gpu_start(device: str, cache_dir: Path) -> None:

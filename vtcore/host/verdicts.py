@@ -17,6 +17,12 @@ from vtcore.host.requirements import Need, need_checks
 NEWEST_PYTHON = (3, 14)
 """Newer ones may work; nobody has tried."""
 
+TESTED_TRITON = "3.6"
+"""Kernels are compiled ahead and counted through parts of Triton that are private, and differ by version."""
+
+TRITONS_TORCH = "2.11"
+"""Whose CUDA build brings that Triton."""
+
 LOW_CACHE_BYTES = 1 << 30
 """Compiled kernels of one model take tens of megabytes; below this a disk is nearly full."""
 
@@ -75,16 +81,26 @@ def version_checks(own_version: str, needs: tuple[Need, ...], torch_error: str |
 
 
 def triton_check(installed: str | None, has_gpu: bool) -> Check:
-    """Judge Triton: only kernels for a GPU need it."""
+    """Judge Triton: only kernels for a GPU need it, and they are tested with one version."""
     if installed is not None:
-        return Check("triton", "ok", f"triton {installed}")
+        need = Need("triton", f"=={TESTED_TRITON}.*", installed)
+        if need.is_met:
+            return Check("triton", "ok", f"triton {installed}")
+        message = (
+            f"triton {installed} is installed; kernels for a GPU are tested with {TESTED_TRITON} and use "
+            f"private parts of it, so they may fail to compile"
+        )
+        if not has_gpu:
+            return Check("triton", "ok", message)
+        remedy = pip_command("install", f"torch=={TRITONS_TORCH}.*", need.name + need.specifier)
+        return Check("triton", "warning", message, remedy)
     if not has_gpu:
         return Check("triton", "ok", "triton is not installed, and only kernels for a GPU need it")
     return Check(
         "triton",
         "error",
         "triton is not installed; kernels for a GPU need it",
-        pip_command("install", "triton"),
+        pip_command("install", f"triton=={TESTED_TRITON}.*"),
     )
 
 

@@ -34,12 +34,19 @@ class LayerCache:
 
 @frozen
 class PrefillSpan:
-    """Where a prefill row lies: batch index in [U, B), token range [offset, offset + length)."""
+    """Where a prefill row lies: batch index in [U, B), token range [offset, offset + length).
+
+    Args:
+        start: Its tokens in the cache before this step.
+        is_null: Whether it stands for no request, in a step that only measures or warms up: it names id 0 in
+            every pool, so nothing may be read or written for it; its results are never looked at.
+    """
 
     index: int
     offset: int
     length: int
     start: int
+    is_null: bool = False
 
 
 @define(slots=False)
@@ -51,7 +58,8 @@ class PagedPool:
         window: Only the last `window` positions are read (own position included); None reads all.
         block_table: [B, M] int64, block ids; entries beyond a row's blocks are 0.
         slot_mapping: [T] int64, block id * block_size + offset; 0 for query tokens that write nothing.
-        write_tokens: [<=T] int64, the tokens that write; None when all T do.
+        write_tokens: [<=T] int64, the tokens that write. None on a CPU when all T do; on a GPU always, where
+            only `slot_mapping` tells.
     """
 
     block_size: int
@@ -88,7 +96,8 @@ class StepInputs:
         query_lens: [B] int64, valid query tokens, 0..Q for uniform rows; 0 for padding rows, which name the
             null row.
         query_start: [B + 1] int64, the first token of each row in the flat layout, and T.
-        query_len_min: Smallest valid query length of the uniform rows (Q when there are none); host.
+        query_len_min: Smallest valid query length of the uniform rows (Q when there are none); host. On a GPU
+            always 0, since the host does not know.
         context_max: Largest computed + query over the uniform rows, in tokens; host.
         pools: By pool index.
     """

@@ -127,6 +127,7 @@ class PlanLimits:
         num_checkpoints: States kept for prefix hits, >= 0; without slot pools it has no effect.
         chunk: As of the plan.
         available_bytes: Memory that weights and caches may use; None does not check.
+        available_from: What sets it, for messages; "" where nothing that the user could change does.
         spec_owners: Kind of KV-cache spec -> itself and its distribution, for messages.
     """
 
@@ -143,6 +144,7 @@ class PlanLimits:
     num_checkpoints: int = 0
     chunk: int = 1
     available_bytes: int | None = None
+    available_from: str = ""
     weight_bytes: int = 0
     spec_owners: Mapping[str, str] = _NO_OWNERS
 
@@ -361,10 +363,11 @@ def _check_fits(plan: MemoryPlan, groups: Groups, limits: PlanLimits) -> None:
         remedy = f"{none}: lower {fewer}, use a smaller dtype or free memory"
     if limits.weight_bytes > limits.available_bytes:
         remedy = f"{none}, for the weights alone do not: use a smaller model or dtype, or free memory"
+    by = f" by {limits.available_from}" if limits.available_from else ""
     raise MemoryPlanError(
         f"{what} "
         f"{_mib(plan.total_bytes)} (weights {_mib(plan.weight_bytes)}, caches {_mib(plan.cache_bytes)}, "
-        f"tables {_mib(plan.table_bytes)}), available are {_mib(limits.available_bytes)}; {remedy}"
+        f"tables {_mib(plan.table_bytes)}), available are {_mib(limits.available_bytes)}{by}; {remedy}"
     )
 
 

@@ -5,16 +5,22 @@ Does not: import triton before somebody starts to count, or compile.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import Any
 
+_log = logging.getLogger(__name__)
 _count: Counter[str] = Counter()
-"""Of this process: "readied" and, of those, "built"."""
+"""Of this process: "readied" and, of those, "built" and "late"."""
+_is_serving = False
 
 
 def start_counting() -> None:
-    """Count from here on; a second call changes nothing. Hooks that were set before keep being called."""
+    """Count from here on, an engine being about to start; hooks that were set before keep being called."""
     from triton import knobs
+
+    global _is_serving
+    _is_serving = False
 
     if not _is_ours(knobs.runtime.jit_post_compile_hook):
         knobs.runtime.jit_post_compile_hook = _Readied(knobs.runtime.jit_post_compile_hook)
@@ -30,6 +36,17 @@ def num_compiles() -> int:
     return _count["readied"]
 
 
+def serving_begins() -> None:
+    """From here on, until an engine starts, no kernel should have to be made ready: each warns."""
+    global _is_serving
+    _is_serving = True
+
+
+def num_late() -> int:
+    """Kernel variants made ready in this process while an engine served: a step waited for each."""
+    return _count["late"]
+
+
 def num_built() -> int:
     """Of all that Triton was asked for, the variants compiled from source: they were in no cache."""
     return _count["built"]
@@ -43,6 +60,10 @@ class _Readied:
 
     def __call__(self, **event: Any) -> Any:
         _count["readied"] += 1
+        if _is_serving:
+            _count["late"] += 1
+            kernel = getattr(event.get("fn"), "name", "unknown")
+            _log.warning("kernel %s was made ready while serving; its op's warm-up did not need it", kernel)
         return None if self.before is None else self.before(**event)
 
 

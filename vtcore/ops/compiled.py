@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -75,9 +75,10 @@ def compile_launches(
         ConfigError: No such target.
         HostError: Triton's interpreter is on, which compiles nothing.
         EngineError: A kernel does not compile; all that do not are named.
+        KeyboardInterrupt: Ctrl-C; compiles that had begun have ended, and its text says how many kernels are
+            kept, and where.
     """
     from triton import knobs
-    from triton.runtime._async_compile import AsyncCompileMode
 
     if knobs.runtime.interpret:
         raise HostError("TRITON_INTERPRET=1 interprets kernels, so none can be compiled; unset it")
@@ -87,25 +88,29 @@ def compile_launches(
     num_threads = num_threads or min(_MAX_THREADS, len(os.sched_getaffinity(0)))
     kernels: dict[str, tuple[Launch, Any]] = {}
     problems: list[str] = []
-    with (
-        nullcontext() if target is None else compiling_for(target),
-        ThreadPoolExecutor(num_threads) as pool,
-    ):
-        futures: list[tuple[Launch, Any]] = []
-        with _collected(problems, target), AsyncCompileMode(pool, ignore_errors=True):
-            for launch in unique:
+    futures: list[tuple[Launch, Any]] = []
+    pool = ThreadPoolExecutor(num_threads)
+    with nullcontext() if target is None else compiling_for(target):
+        try:
+            with _collected(problems, target), _submitting_to(pool):
+                for launch in unique:
+                    with _collected(problems, target, launch):
+                        futures.append((launch, _submit(launch)))
+            for launch, future in futures:
                 with _collected(problems, target, launch):
-                    futures.append((launch, _submit(launch)))
-        for launch, future in futures:
-            with _collected(problems, target, launch):
-                kernel = future.result() if callable(getattr(future, "result", None)) else future
-                kernels.setdefault(kernel.hash, (launch, kernel))
-        if problems:
-            raise EngineError("; ".join(problems))
-        if target is None:
-            device = torch.cuda.current_device()
-            for loaded in [pool.submit(_load, kernel, device) for _, kernel in kernels.values()]:
-                loaded.result()
+                    kernel = future.result() if _is_future(future) else future
+                    kernels.setdefault(kernel.hash, (launch, kernel))
+            if problems:
+                raise EngineError("; ".join(problems))
+            if target is None:
+                device = torch.cuda.current_device()
+                for loaded in [pool.submit(_load, kernel, device) for _, kernel in kernels.values()]:
+                    loaded.result()
+        except KeyboardInterrupt as interrupt:
+            pool.shutdown(cancel_futures=True)
+            raise KeyboardInterrupt(_kept(unique, futures)) from interrupt
+        finally:
+            pool.shutdown(cancel_futures=True)
     built = num_built() - built
     return Compiled(
         kernels=tuple(kernels.values()),
@@ -124,6 +129,40 @@ def _collected(problems: list[str], target: str | None, launch: Launch | None = 
     except Exception as error:
         name = "a kernel" if launch is None else f"kernel {launch.kernel.__name__}"
         problems.append(f"{name} does not compile for {target or 'this GPU'}: {error}")
+
+
+@contextmanager
+def _submitting_to(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Inside, what Triton would compile it hands to the pool instead; nothing waits for it at the end.
+
+    Triton's own exit waits for every compile, also for those that will not come any more.
+    """
+    from triton.runtime._async_compile import AsyncCompileMode, active_mode
+
+    before = active_mode.set(AsyncCompileMode(pool))
+    try:
+        yield
+    finally:
+        active_mode.reset(before)
+
+
+def _is_future(found: Any) -> bool:
+    """Whether Triton answered with a compile that goes on, and not with a kernel."""
+    return callable(getattr(found, "result", None))
+
+
+def _kept(unique: Sequence[Launch], futures: Sequence[tuple[Launch, Any]]) -> str:
+    """How far an interrupted compilation got; launches of one variant share its future."""
+    from triton import knobs
+
+    submitted = {id(found): found for _, found in futures}
+    done = sum(not _is_future(found) or _is_compiled(found.future) for found in submitted.values())
+    wanted = len(submitted) + len(unique) - len(futures)
+    return f"{done} of {wanted} kernels are compiled and kept in {knobs.cache.dir}"
+
+
+def _is_compiled(future: Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _submit(launch: Launch) -> Any:

@@ -46,7 +46,6 @@ CORE_OPS: Mapping[str, Mapping[str, str]] = {
         "naive": "vtcore.ops.rms_norm.naive:rms_norm",
         "cuda": "vtcore.ops.rms_norm.triton:rms_norm",
     },
-    "rms_norm_acc": {"naive": "vtcore.ops.rms_norm.naive:rms_norm_acc"},
     "add_rms_norm": {
         "naive": "vtcore.ops.add_rms_norm.naive:add_rms_norm",
         "cuda": "vtcore.ops.add_rms_norm.triton:add_rms_norm",
@@ -56,7 +55,10 @@ CORE_OPS: Mapping[str, Mapping[str, str]] = {
         "cuda": "vtcore.ops.silu_mul.triton:silu_mul",
     },
     "rope": {"naive": "vtcore.ops.rope.naive:rope"},
-    "kv_write": {"naive": "vtcore.ops.kv_write.naive:kv_write"},
+    "kv_write": {
+        "naive": "vtcore.ops.kv_write.naive:kv_write",
+        "cuda": "vtcore.ops.kv_write.triton:kv_write",
+    },
     "qk_norm_rope_write": {
         "naive": "vtcore.ops.qk_norm_rope_write.naive:qk_norm_rope_write",
         "cuda": "vtcore.ops.qk_norm_rope_write.triton:qk_norm_rope_write",
@@ -84,7 +86,8 @@ def resolve_ops(
 
     Args:
         device_type: "cpu", "cuda"; an op without an implementation for it runs its naive one.
-        overrides: Op name -> implementation name ("naive", a device type) or dotted path `module:function`.
+        overrides: Op name -> implementation name ("naive", a device type) or dotted path `module:function`;
+            with `batch_invariant` only what serves without them.
         arch_ops: The arch's own ops; a name shared with a core op is refused.
         batch_invariant: Where an op has an implementation "<device type>_batch_invariant", it serves.
 
@@ -101,8 +104,7 @@ def resolve_ops(
     table = {**CORE_OPS, **arch_ops}
     resolved = {}
     for name, implementations in table.items():
-        preferred = (f"{device_type}_batch_invariant",) * batch_invariant + (device_type, "naive")
-        choice = overrides.get(name, next(own for own in preferred if own in implementations))
+        choice = overrides.get(name, _served(implementations, device_type, batch_invariant)[0])
         path = implementations.get(choice, choice)
         try:
             resolved[name] = _import(path)
@@ -123,6 +125,9 @@ def check_overrides(
 ) -> None:
     """Check that each override names an op, and an implementation that serves it on the device.
 
+    With `batch_invariant` that is the one that serves without an override: of no other form, and of no
+    function of the user's, is it known that a row's bits do not depend on the batch.
+
     Args:
         device_type, overrides, arch_ops, batch_invariant: As for `resolve_ops`.
         imports: Whether functions given as `module:function` are imported too.
@@ -137,17 +142,23 @@ def check_overrides(
     for name, choice in overrides.items():
         path = f"$.op_overrides.{name}"
         if name not in table:
-            problems.append(f"{path}: no such op{did_you_mean(name, table)}")
-        elif ":" not in choice:
-            runs = _served(table[name], device_type, batch_invariant)
+            guess = did_you_mean(name, table, list_all=False) or f"; known: {', '.join(sorted(table))}"
+            problems.append(f"{path}: no such op{guess}")
+            continue
+        runs = _served(table[name], device_type, batch_invariant)
+        if ":" not in choice and choice not in runs:
             where = f" on {device_type}" if choice in table[name] else ""
-            where += " with batch_invariant" if where and batch_invariant else ""
-            if choice not in runs:
-                problems.append(
-                    f"{path}: no implementation {choice!r} serves it{where}; choose {' or '.join(runs)}, or "
-                    f"give module:function"
-                )
-        elif imports:
+            if batch_invariant:
+                remedy = f"leave it out, and {runs[0]} serves, or leave batch_invariant out"
+            else:
+                remedy = f"choose {' or '.join(runs)}, or give module:function"
+            problems.append(f"{path}: no implementation {choice!r} serves it{where}; {remedy}")
+        elif batch_invariant and choice not in (runs[0], table[name][runs[0]]):
+            problems.append(
+                f"{path}: {choice!r} may give a row other bits in another batch, which batch_invariant rules "
+                f"out; leave it out, and {runs[0]} serves, or leave batch_invariant out"
+            )
+        elif ":" in choice and imports:
             try:
                 _import(choice)
             except ImportError as error:
@@ -157,12 +168,10 @@ def check_overrides(
 
 
 def _served(implementations: Mapping[str, str], device_type: str, batch_invariant: bool) -> list[str]:
-    """Names that may be chosen: kernels of another device cannot run, and others break the invariance."""
+    """Names of the forms that run on the device, the one that serves without an override first."""
     exact = f"{device_type}_batch_invariant"
-    served = ["naive", device_type, exact]
-    if batch_invariant and exact in implementations:
-        served.remove(device_type)
-    return [name for name in served if name in implementations]
+    order = (exact, device_type, "naive") if batch_invariant else (device_type, "naive", exact)
+    return [name for name in order if name in implementations]
 
 
 def _import(path: str) -> Callable[..., Any]:

@@ -8,7 +8,9 @@ Does not: measure, or read a file while a step runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,16 +20,76 @@ import torch
 from vtcore.errors import ConfigError
 
 DEFAULT_DEVICE = "NVIDIA H200"
-"""Whose entries serve where kernels are compiled for a GPU that is elsewhere."""
+"""Whose entries serve where there is no GPU and none is named."""
+TARGETS: Mapping[str, str] = {"NVIDIA H200": "sm_90"}
+"""GPU with a file of the core's -> what kernels are compiled for there. Source: CUDA C++ Programming Guide,
+compute capabilities."""
+PACKAGE = "vtcore.ops"
+"""Of the core's files."""
 REMEDY = "measure it anew with the tools/tune_*.py of its op, or delete the file: rules serve then"
 
 _KEYS = {"device", "made", "entries"}
 
 
-@cache
+_named: ContextVar[str | None] = ContextVar("_named", default=None)
+
+
 def device_name() -> str:
-    """The current GPU's name; `DEFAULT_DEVICE` where there is none."""
+    """Whose entries serve: the GPU that `tuned_for` names, else the current one, else `DEFAULT_DEVICE`."""
+    return _named.get() or _current_name()
+
+
+@contextmanager
+def tuned_for(device: str) -> Iterator[None]:
+    """Inside, launches are planned as on another GPU.
+
+    Args:
+        device: As torch names it; one without a file is planned for by rules.
+    """
+    token = _named.set(device)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
+def choose_device(target: str, named: str | None) -> str:
+    """Whose entries serve kernels for a target; a name without a file, so that rules serve, where none fits.
+
+    Args:
+        target: One of `compile_target.TARGETS`.
+        named: The GPU that the user names; None takes this machine's if it is of the target, else the only
+            one of the target that has a file.
+
+    Raises:
+        ConfigError: The named GPU is of another target.
+    """
+    if named is not None:
+        if (own := TARGETS.get(named, target)) != target:
+            raise ConfigError(
+                f"--device-name: {named!r} is {own}, not the {target} of --target; give a GPU of {target}, "
+                f"or --target {own}"
+            )
+        return named
+    if torch.cuda.is_available() and _capability() == target:
+        return _current_name()
+    fitting = [name for name, own in TARGETS.items() if own == target]
+    return fitting[0] if len(fitting) == 1 else target
+
+
+def has_file(device: str) -> bool:
+    """Whether the core's ops were measured on a GPU."""
+    return files(PACKAGE).joinpath("tuned", file_name(device)).is_file()
+
+
+@cache
+def _current_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_DEVICE
+
+
+def _capability() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
 
 
 def file_name(device: str) -> str:

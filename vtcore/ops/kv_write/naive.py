@@ -18,25 +18,30 @@ from vtcore.ops.once import once
 def kv_write(kv: PagedKV, k_THD: Tensor, v_THD: Tensor, pool: PagedPool) -> None:
     """Write the keys and values of the tokens that `pool` says write.
 
+    On a GPU the host waits until it knows which these are, so a step with this op is not captured.
+
     Args:
         kv: Written at `pool.slot_mapping`.
         k_THD, v_THD: The cache's dtype.
 
     Raises:
-        EngineError: A writing token is mapped to the null block.
+        EngineError: On a CPU: a writing token is mapped to the null block.
     """
-    slots = once(pool, "write_slots", lambda: _write_slots(pool))
-    if pool.write_tokens is not None:
-        k_THD = k_THD.index_select(0, pool.write_tokens)
-        v_THD = v_THD.index_select(0, pool.write_tokens)
+    tokens, slots = once(pool, "write_slots", lambda: _write_slots(pool))
+    if tokens is not None:
+        k_THD = k_THD.index_select(0, tokens)
+        v_THD = v_THD.index_select(0, tokens)
     kv.k_tokens.index_copy_(0, slots, k_THD)
     kv.v_tokens.index_copy_(0, slots, v_THD)
 
 
-def _write_slots(pool: PagedPool) -> Tensor:
-    slots = pool.slot_mapping
-    if pool.write_tokens is not None:
-        slots = slots.index_select(0, pool.write_tokens)
+def _write_slots(pool: PagedPool) -> tuple[Tensor | None, Tensor]:
+    """Tokens that write, None for all, and their slots."""
+    slots, tokens = pool.slot_mapping, pool.write_tokens
+    if tokens is None and slots.device.type != "cpu":
+        tokens = (slots >= pool.block_size).nonzero().squeeze(1)
+    if tokens is not None:
+        slots = slots.index_select(0, tokens)
     if slots.numel() and int(slots.min()) < pool.block_size:
         raise EngineError("a query token's keys would be written to the null block 0")
-    return slots
+    return tokens, slots

@@ -16,7 +16,7 @@ def _sigmoid(b_x):
     return 1 / (1 + tl.exp(-b_x))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_width"])
 def decode_kernel(
     q_ptr,
     k_ptr,
@@ -29,11 +29,11 @@ def decode_kernel(
     part_ptr,
     stat_ptr,
     scale,
+    table_width,
     Q: tl.constexpr,
     N: tl.constexpr,
     G: tl.constexpr,
     D: tl.constexpr,
-    WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
     GATE_STRIDE: tl.constexpr,
@@ -77,7 +77,7 @@ def decode_kernel(
         for tile in range(begin, end):
             o_c = tile * TILE + tl.arange(0, TILE)
             m_c = (o_c < context) & (o_c >= low)
-            b_block = tl.load(table_ptr + i_u * WIDTH + o_c // BLOCK_SIZE, mask=m_c, other=0)
+            b_block = tl.load(table_ptr + i_u * table_width + o_c // BLOCK_SIZE, mask=m_c, other=0)
             o_row = ((b_block * BLOCK_SIZE + o_c % BLOCK_SIZE) * G + i_g) * D
             m_kv = m_c[:, None] & (o_d < D)[None, :]
             b_k = tl.load(k_ptr + o_row[:, None] + o_d[None, :], mask=m_kv, other=0)
@@ -155,6 +155,7 @@ def _tiles(
     v_ptr,
     p_table,
     o_position,
+    lowest,
     context,
     i_g,
     scale,
@@ -172,6 +173,9 @@ def _tiles(
     for tile in range(begin, end):
         o_c = tile * TILE + tl.arange(0, TILE)
         m_c = o_c < context
+        if WINDOW > 0:
+            # Blocks behind the window may be freed: the table names the null block there.
+            m_c = m_c & (o_c >= lowest)
         b_block = tl.load(p_table + o_c // BLOCK_SIZE, mask=m_c, other=0)
         o_row = ((b_block * BLOCK_SIZE + o_c % BLOCK_SIZE) * G + i_g) * D
         b_k = tl.load(k_ptr + o_row[:, None] + o_d[None, :], mask=m_c[:, None] & m_d[None, :], other=0)
@@ -199,7 +203,7 @@ def _offset(i_x, start, i_row, BLOCK_M: tl.constexpr):
     return ((i_x - start // BLOCK_M - i_row) * BLOCK_M).to(tl.int32)
 
 
-@triton.jit(do_not_specialize=["num_uniform", "num_rows"])
+@triton.jit(do_not_specialize=["num_uniform", "num_rows", "table_width"])
 def prefill_kernel(
     q_ptr,
     k_ptr,
@@ -212,10 +216,10 @@ def prefill_kernel(
     num_uniform,
     num_rows,
     scale,
+    table_width,
     N: tl.constexpr,
     G: tl.constexpr,
     D: tl.constexpr,
-    WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
     GATE_STRIDE: tl.constexpr,
@@ -255,13 +259,15 @@ def prefill_kernel(
         b_acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
         b_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         b_sum = tl.zeros((BLOCK_M,), tl.float32)
-        p_table = table_ptr + low.to(tl.int64) * WIDTH
+        p_table = table_ptr + low.to(tl.int64) * table_width
         i_g = i_n // (N // G)
         # Tiles that every query token sees whole need no mask.
         whole = (computed + offset + 1) // TILE
+        lowest = 0
         from_tile = 0
         if WINDOW > 0:
-            from_tile = tl.maximum(computed + offset - WINDOW + 1, 0) // TILE
+            lowest = tl.maximum(computed + offset - WINDOW + 1, 0)
+            from_tile = lowest // TILE
             whole = from_tile
         b_acc, b_max, b_sum = _tiles(
             b_q,
@@ -274,6 +280,7 @@ def prefill_kernel(
             v_ptr,
             p_table,
             o_position,
+            lowest,
             context,
             i_g,
             scale,
@@ -297,6 +304,7 @@ def prefill_kernel(
             v_ptr,
             p_table,
             o_position,
+            lowest,
             context,
             i_g,
             scale,

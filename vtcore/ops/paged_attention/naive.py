@@ -84,8 +84,9 @@ def _attend(q_THD: Tensor, kv: PagedKV, step: StepInputs, pool: PagedPool, scale
     if uniform:
         parts.append(_attend_uniform(q_THD[:uniform], kv, step, pool, scale))
     for span in step.prefill:
+        q_QHD = q_THD[span.offset : span.offset + span.length]
         parts.append(
-            _attend_prefill(q_THD[span.offset : span.offset + span.length], kv, step, pool, span, scale)
+            torch.zeros_like(q_QHD) if span.is_null else _attend_prefill(q_QHD, kv, step, pool, span, scale)
         )
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 

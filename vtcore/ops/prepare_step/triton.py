@@ -70,7 +70,7 @@ def _rows_kernel(
     tl.store(lens_ptr + o_b, tl.where(m_u, b_len, b_end - b_first), mask=m_b)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_tokens", "num_uniform", "num_token_programs"])
+@triton.jit(do_not_specialize=["num_rows", "num_tokens", "num_uniform", "num_token_programs", "table_width"])
 def _blocks_kernel(
     rows_ptr,
     row_of_ptr,
@@ -84,8 +84,8 @@ def _blocks_kernel(
     num_tokens,
     num_uniform,
     num_token_programs,
+    table_width,
     Q: tl.constexpr,
-    WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -97,7 +97,7 @@ def _blocks_kernel(
         b_index = tl.load(row_of_ptr + o_t, mask=m_t, other=0)
         b_row = tl.load(rows_ptr + b_index, mask=m_t, other=0)
         b_position = tl.load(positions_ptr + o_t, mask=m_t, other=0)
-        b_block = tl.load(table_ptr + b_row * WIDTH + b_position // BLOCK_SIZE, mask=m_t, other=0)
+        b_block = tl.load(table_ptr + b_row * table_width + b_position // BLOCK_SIZE, mask=m_t, other=0)
         b_slot = b_block * BLOCK_SIZE + b_position % BLOCK_SIZE
         b_len = tl.load(lens_ptr + b_index, mask=m_t, other=0)
         m_valid = (o_t >= num_uniform * Q) | (o_t % Q < b_len)
@@ -108,8 +108,8 @@ def _blocks_kernel(
         o_m = (i_c // num_rows) * COLUMNS + tl.arange(0, COLUMNS)
         row = tl.load(rows_ptr + i_b)
         used = (tl.load(computed_ptr + i_b) + tl.load(lens_ptr + i_b) + BLOCK_SIZE - 1) // BLOCK_SIZE
-        b_id = tl.load(table_ptr + row * WIDTH + o_m, mask=(o_m < used) & (o_m < WIDTH), other=0)
-        tl.store(table_out_ptr + i_b * WIDTH + o_m, b_id, mask=o_m < WIDTH)
+        b_id = tl.load(table_ptr + row * table_width + o_m, mask=(o_m < used) & (o_m < table_width), other=0)
+        tl.store(table_out_ptr + i_b * table_width + o_m, b_id, mask=o_m < table_width)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -197,8 +197,8 @@ def prepare_blocks(
         num_tokens,
         num_uniform,
         token_programs,
+        width,
         Q=query_len,
-        WIDTH=width,
         BLOCK_SIZE=block_size,
         TOKENS=_TOKENS,
         COLUMNS=_COLUMNS,

@@ -73,7 +73,7 @@ def slot_pool(step: StepInputs, pool_index: int) -> SlotPool:
 
 
 def prefill_slots(step: StepInputs, pool_index: int) -> tuple[tuple[Tensor, Tensor], ...]:
-    """(read [1], write [1]) slots of each prefill row, made once per step.
+    """(read [1], write [1]) slots of each prefill row, made once per step; none for one that stands for none.
 
     Raises:
         EngineError: A row names slot 0.
@@ -110,8 +110,8 @@ def _plan(step: StepInputs, pool_index: int) -> StatePlan:
 def _prefill_slots(step: StepInputs, pool_index: int) -> tuple[tuple[Tensor, Tensor], ...]:
     pool = slot_pool(step, pool_index)
     slots = tuple(
-        (pool.read_slots[span.index : span.index + 1], pool.write_slots[span.index, :1])
-        for span in step.prefill
+        (pool.read_slots[row : row + num], pool.write_slots[row, :num])
+        for row, num in ((span.index, int(not span.is_null)) for span in step.prefill)
     )
     _check(tuple(slot for pair in slots for slot in pair))
     return slots

@@ -43,6 +43,9 @@ def causal_conv1d(x_TC: Tensor, weight_WC: Tensor, tail: Tensor, step: StepInput
     width = weight_WC.shape[0]
     for span, (read, write) in zip(step.prefill, prefill_slots(step, pool), strict=True):
         x_1TC = x_TC[span.offset : span.offset + span.length][None]
+        if span.is_null:
+            parts.append(torch.zeros_like(x_1TC[0], dtype=weight_WC.dtype))
+            continue
         window_1XC = torch.cat((tail.index_select(0, read), x_1TC), 1)
         tail.index_copy_(0, write, window_1XC[:, 1 - width :])
         parts.append(_convolve(window_1XC, weight_WC)[0])

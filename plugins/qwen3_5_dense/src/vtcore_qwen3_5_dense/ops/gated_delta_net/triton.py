@@ -56,7 +56,8 @@ def _run(
         if width < _LEAST_WIDTH or width & (width - 1):
             raise EngineError(
                 f"the kernels of gated_delta_net take heads whose width is a power of two of at least "
-                f'{_LEAST_WIDTH}, not {width}; set op_overrides to {{"gated_delta_net": "naive"}}'
+                f'{_LEAST_WIDTH}, not {width}; set op_overrides to {{"gated_delta_net": "naive"}}, without '
+                f"batch_invariant"
             )
     num_tokens = projected_TX.shape[0]
     out_TX = projected_TX.new_empty((num_tokens, shape.value_heads * shape.value_width))
@@ -259,7 +260,7 @@ def _takes_halves(programs: int) -> bool:
     Args:
         programs: Rows times value heads.
     """
-    return 4 * triton.cdiv(programs, 3 * 132) <= 3 * triton.cdiv(programs, 2 * 132)
+    return 4 * -(-programs // (3 * 132)) <= 3 * -(-programs // (2 * 132))
 
 
 def _scan_block(num_rows: int, value_width: int) -> int:

@@ -60,6 +60,10 @@ def gated_delta_rule(
         )
     for span, (read, write) in zip(step.prefill, prefill_slots(step, pool), strict=True):
         tokens = slice(span.offset, span.offset + span.length)
+        if span.is_null:
+            heads = g_TG.shape[1]
+            parts.append(g_TG.new_zeros((span.length * heads, 1, shape.value_width)))
+            continue
         out_LGV, last = _chunked(
             qkv_TC[tokens], g_TG[tokens], beta_TG[tokens], state.index_select(0, read)[0], shape
         )
