@@ -44,6 +44,7 @@ MANY = "test_an_engine_that_has_served_many_serves_the_next_alike"
 PROMPT = "test_prompt_logprobs_equal_the_reference_in_any_chunks"
 FLOAT32 = "test_float32_keeps_to_the_margin_rule"
 BFLOAT16 = "test_bfloat16_keeps_to_its_measured_bound"
+NOBODY = "test_rows_that_stand_for_no_request_touch_nothing"
 LISTENS = "test_captured_residuals_reach_a_drafter"
 
 Fault = Callable[[StepInputs, ForwardOutput, Mapping[str, LayerCache]], ForwardOutput]
@@ -126,6 +127,20 @@ def writes_the_null_unit(
     return out
 
 
+def writes_for_nobody(
+    step: StepInputs, out: ForwardOutput, caches: Mapping[str, LayerCache]
+) -> ForwardOutput:
+    if any(span.is_null for span in step.prefill):
+        caches["layers.0"]["conv"][0, 0, 0] = 1
+    return out
+
+
+def reads_for_nobody(step: StepInputs, out: ForwardOutput, caches: Mapping[str, LayerCache]) -> ForwardOutput:
+    if not any(span.is_null for span in step.prefill):
+        return out
+    return evolve(out, hidden=out.hidden + caches["layers.0"]["conv"][0, 0, 0])
+
+
 def wrong_captures(step: StepInputs, out: ForwardOutput, caches: Mapping[str, LayerCache]) -> ForwardOutput:
     return out if out.aux is None else evolve(out, aux=out.aux * 1.001)
 
@@ -178,6 +193,8 @@ ENGINE: list[tuple[type[Qwen35DenseArch], str]] = [
         faulty(lambda step, out, caches: evolve(out, hidden=out.hidden.bfloat16().to(out.hidden.dtype))),
         FLOAT32,
     ),
+    (faulty(writes_for_nobody), NOBODY),
+    (faulty(reads_for_nobody), NOBODY),
     (faulty(wrong_captures), LISTENS),
 ]
 

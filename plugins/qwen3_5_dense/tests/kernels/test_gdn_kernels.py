@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import torch
 from attrs import evolve, frozen
-from vtcore_qwen3_5_dense.ops.gated_delta_net import naive, triton
+from vtcore_qwen3_5_dense.ops.gated_delta_net import naive, plan, triton
 from vtcore_qwen3_5_dense.ops.gated_delta_net.layer import DeltaNetLayer
 from vtcore_qwen3_5_dense.ops.gated_delta_rule.shape import build_delta_rule_shape
 
@@ -239,7 +239,7 @@ def test_equal_keys_do_not_blow_up_the_inverse(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["decode", "decode with padding", "mixed", "sigmoid"])
 def test_a_state_in_halves(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton, "_takes_halves", lambda programs: True)
+    monkeypatch.setattr(plan, "step_rule", lambda rows, shape: plan.Tile(shape.value_width // 2))
     check(make_case(len(name), **CASES[name]), dtype)
 
 

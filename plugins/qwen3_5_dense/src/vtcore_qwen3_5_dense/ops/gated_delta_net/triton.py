@@ -7,6 +7,8 @@ Shape letters: T query tokens, X width of the projection, B rows of the step, U 
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 from torch import Tensor
@@ -14,15 +16,22 @@ from torch import Tensor
 from vtcore.errors import EngineError
 from vtcore.interfaces.step import LayerCache, SlotPool, StepInputs
 from vtcore.ops.launch import launch
+from vtcore.ops.tuned import device_name
 from vtcore_qwen3_5_dense.ops.gated_delta_net import chunk_kernels, step_kernel
 from vtcore_qwen3_5_dense.ops.gated_delta_net.layer import DeltaNetLayer
+from vtcore_qwen3_5_dense.ops.gated_delta_net.plan import (
+    Shape,
+    Tile,
+    choose_scan,
+    choose_step,
+    invariant_scan,
+    invariant_step,
+)
 from vtcore_qwen3_5_dense.ops.gated_delta_rule.chunk import CHUNK
 from vtcore_qwen3_5_dense.ops.gated_delta_rule.shape import L2_EPS
 
 _TAIL_BLOCK = 256
 """Channels: with 8 of 2 bytes per thread, one warp holds all taps of a channel in one thread."""
-_FULL = 128
-"""Programs, about one for each multiprocessor."""
 _LEAST_WIDTH = 16
 """Of a head; matrix instructions take no fewer columns. Source: triton 3.6, tl.dot."""
 
@@ -35,19 +44,33 @@ def gated_delta_net(
     Raises:
         EngineError: A head's width is no power of two of at least 16, or the bound pool is not one of slots.
     """
-    return _run(projected_TX, layer, cache, step, is_invariant=False)
+    own, device = _shape_of(projected_TX, layer), device_name()
+    step_tile = choose_step(device, step.num_uniform, step.query_len, own)
+    scan_tile = choose_scan(device, len(step.prefill), own)
+    return run(projected_TX, layer, cache, step, step_tile, scan_tile)
 
 
 def gated_delta_net_batch_invariant(
     projected_TX: Tensor, layer: DeltaNetLayer, cache: LayerCache, step: StepInputs
 ) -> Tensor:
     """As `gated_delta_net`, each row's result the same bits among any other rows."""
-    return _run(projected_TX, layer, cache, step, is_invariant=True)
+    own = _shape_of(projected_TX, layer)
+    return run(projected_TX, layer, cache, step, invariant_step(own), invariant_scan(own))
 
 
-def _run(
-    projected_TX: Tensor, layer: DeltaNetLayer, cache: LayerCache, step: StepInputs, is_invariant: bool
+def run(
+    projected_TX: Tensor,
+    layer: DeltaNetLayer,
+    cache: LayerCache,
+    step: StepInputs,
+    step_tile: Tile,
+    scan_tile: Tile,
 ) -> Tensor:
+    """The op by given tiles: of uniform rows' recurrent step, and of the pass over prefill rows' chunks.
+
+    Raises:
+        EngineError: As for `gated_delta_net`.
+    """
     pool = step.pools[cache.pool]
     if not isinstance(pool, SlotPool):
         raise EngineError(f"pool {cache.pool} holds blocks, but a recurrent layer was bound to it")
@@ -62,9 +85,9 @@ def _run(
     num_tokens = projected_TX.shape[0]
     out_TX = projected_TX.new_empty((num_tokens, shape.value_heads * shape.value_width))
     if step.num_uniform:
-        _uniform(projected_TX, layer, cache, step, pool, out_TX, is_invariant)
+        _uniform(projected_TX, layer, cache, step, pool, out_TX, step_tile)
     if step.prefill:
-        _prefill(projected_TX, layer, cache, step, pool, out_TX, is_invariant)
+        _prefill(projected_TX, layer, cache, step, pool, out_TX, scan_tile)
     width, channels = layer.conv_WC.shape
     launch(
         step_kernel.tail_kernel,
@@ -93,16 +116,13 @@ def _uniform(
     step: StepInputs,
     pool: SlotPool,
     out_TX: Tensor,
-    is_invariant: bool,
+    tile: Tile,
 ) -> None:
     shape = layer.shape
     width, channels = layer.conv_WC.shape
-    programs = step.num_uniform * shape.value_heads
-    # Several query tokens compute for longer than their state takes to load.
-    by_halves = step.query_len == 1 and not is_invariant and _takes_halves(programs)
     launch(
         step_kernel.step_kernel,
-        (programs,),
+        (step.num_uniform * shape.value_heads,),
         projected_TX,
         layer.conv_WC,
         layer.decay_rate_G,
@@ -126,10 +146,10 @@ def _uniform(
         HV=shape.value_heads,
         K=shape.key_width,
         V=shape.value_width,
-        BV=shape.value_width // 2 if by_halves else shape.value_width,
+        BV=tile.columns,
         IS_SILU=layer.activation == "silu",
-        num_warps=4,
-        num_stages=1,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
     )
 
 
@@ -140,7 +160,7 @@ def _prefill(
     step: StepInputs,
     pool: SlotPool,
     out_TX: Tensor,
-    is_invariant: bool,
+    tile: Tile,
 ) -> None:
     shape, device, dtype = layer.shape, projected_TX.device, projected_TX.dtype
     key_heads, heads, key_width = shape.key_heads, shape.value_heads, shape.key_width
@@ -203,10 +223,9 @@ def _prefill(
         num_warps=2,
         num_stages=1,
     )
-    block_v = _scan_block(1 if is_invariant else num_prefill * heads, shape.value_width)
     launch(
         chunk_kernels.scan_kernel,
-        (triton.cdiv(shape.value_width, block_v), heads, num_prefill),
+        (triton.cdiv(shape.value_width, tile.columns), heads, num_prefill),
         qk,
         w,
         u,
@@ -219,11 +238,11 @@ def _prefill(
         uniform,
         uniform_tokens,
         S=pool.write_slots.shape[1],
-        BV=block_v,
+        BV=tile.columns,
         **sizes,
         PRECISION=precision,
-        num_warps=4,
-        num_stages=3,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
     )
     launch(
         chunk_kernels.output_kernel,
@@ -250,26 +269,11 @@ def _prefill(
     )
 
 
-def _takes_halves(programs: int) -> bool:
-    """Whether a program of the recurrent step goes through a state in two halves instead of at once.
-
-    It then takes 4/3 of the time and half the registers, so that three instead of two are on a
-    multiprocessor, of which an H200 has 132. Measured there (bench/notes.md), us whole and in halves: 384
-    programs 22.3 and 18.9, 512 25.7 and 27.7, 1,536 65.8 and 62.5, 8,192 317 and 293.
-
-    Args:
-        programs: Rows times value heads.
-    """
-    return 4 * -(-programs // (3 * 132)) <= 3 * -(-programs // (2 * 132))
+def _shape_of(projected_TX: Tensor, layer: DeltaNetLayer) -> Shape:
+    own = layer.shape
+    return _shape(projected_TX.dtype, own.key_heads, own.value_heads, own.key_width, own.value_width)
 
 
-def _scan_block(num_rows: int, value_width: int) -> int:
-    """Value columns of a program that goes through a row's chunks: fewer where rows alone do not fill the
-    GPU.
-
-    Measured on an H200 (bench/notes.md): 16 rows 178 us at 32 columns and 264 at 64, 128 rows 101 and 70.
-
-    Args:
-        num_rows: Prefill rows times value heads.
-    """
-    return min(value_width, 64 if num_rows >= _FULL else 32)
+@cache
+def _shape(dtype: torch.dtype, key_heads: int, value_heads: int, key_width: int, value_width: int) -> Shape:
+    return Shape(str(dtype).removeprefix("torch."), key_heads, value_heads, key_width, value_width)
