@@ -17,7 +17,7 @@ from vtcore.testing.schedules import run_schedule, toy_registry
 REGISTRY = toy_registry()
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_schedule_gives_the_output_of_each_request_alone(data: st.DataObject) -> None:
     case = draw_case(lambda options: data.draw(st.sampled_from(options)))
