@@ -77,10 +77,7 @@ def main(args: Sequence[str]) -> int:
     compile_launches(launches_of(shapes))
     bandwidth = measure_bandwidth()
     entries = [entry for width, depth in shapes for entry in tune(width, depth, bandwidth)]
-    made = {**made_on(), "read_tb_s": round(bandwidth / 1e6, 2)}
-    written = {"device": torch.cuda.get_device_name(), "made": made, "entries": {OP: entries}}
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(shown(written, OP), "utf-8")
+    write_tuned(given.output, OP, entries, bandwidth)
     return 0
 
 
@@ -184,6 +181,18 @@ def launches_of(shapes: Sequence[tuple[int, int]]) -> list[Launch]:
                 for plan in candidates(num_rows, width, depth):
                     multiply(x, weight, plan)
     return launches
+
+
+def write_tuned(output: Path, op: str, entries: Sequence[dict[str, Any]], bandwidth: float) -> None:
+    """Write what was measured on this GPU; the file's folder is made.
+
+    Args:
+        bandwidth: Bytes in a microsecond.
+    """
+    made = {**made_on(), "read_tb_s": round(bandwidth / 1e6, 2)}
+    written = {"device": torch.cuda.get_device_name(), "made": made, "entries": {op: entries}}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(shown(written, op), "utf-8")
 
 
 def shown(written: dict[str, Any], op: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from attrs import asdict, frozen
 from torch import Tensor
-from tune_linear import made_on, measure_bandwidth, shown, timed
+from tune_linear import measure_bandwidth, timed, write_tuned
 from vtcore_qwen3_5_moe.config import parse_moe_config
 from vtcore_qwen3_5_moe.ops.sparse_moe import naive
 from vtcore_qwen3_5_moe.ops.sparse_moe.plan import (
@@ -130,10 +130,7 @@ def main(args: Sequence[str]) -> int:
     bandwidth = measure_bandwidth()
     experts = make_experts(shape, "cuda")
     entries = [tune(experts, tokens, bandwidth) for tokens in given.tokens]
-    made = {**made_on(), "read_tb_s": round(bandwidth / 1e6, 2)}
-    written = {"device": torch.cuda.get_device_name(), "made": made, "entries": {OP: entries}}
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(shown(written, OP), "utf-8")
+    write_tuned(given.output, OP, entries, bandwidth)
     return 0
 
 

@@ -50,6 +50,19 @@ def test_every_candidate_could_be_an_entry(rows: int, width: int, depth: int) ->
         assert parse_entry(entry | {"kernel": kernel, "config": asdict(plan)}) == plan
 
 
+def test_what_was_measured_is_written_with_the_gpu_and_its_bandwidth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune_linear.torch.cuda, "get_device_name", lambda: "Some GPU")
+    monkeypatch.setattr(tune_linear, "made_on", lambda: {"clocks": "1980 MHz"})
+    tune_linear.write_tuned(tmp_path / "new" / "out.json", "op", [{"us": 2}, {"us": 3}], 4.25e6)
+    assert json.loads((tmp_path / "new" / "out.json").read_text()) == {
+        "device": "Some GPU",
+        "made": {"clocks": "1980 MHz", "read_tb_s": 4.25},
+        "entries": {"op": [{"us": 2}, {"us": 3}]},
+    }
+
+
 def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if tune_linear.torch.cuda.is_available():
         pytest.skip("there is a GPU")
